@@ -82,7 +82,7 @@ def test_a_port_in_use_is_reported_on_one_line(capsys: pytest.CaptureFixture[str
 
     assert code == 1
     message = capsys.readouterr().err
-    assert message.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
+    assert message.startswith(f"sessiontree: port {port} on 127.0.0.1 is in use")
     assert message.count("\n") == 1
 
 

@@ -68,9 +68,7 @@ async def test_the_shell_needs_no_model(desk: MakeController, session: Session) 
 
 
 @pytest.mark.parametrize("words", ["!echo run", "/name taken"])
-async def test_words_for_the_model_are_that_whatever_they_begin_with(
-    desk: MakeController, session: Session, words: str
-) -> None:
+async def test_a_prompt_may_start_like_a_command(desk: MakeController, session: Session, words: str) -> None:
     at = desk("Seen.")
 
     outcome = await at.send_prompt(words)
@@ -81,7 +79,7 @@ async def test_words_for_the_model_are_that_whatever_they_begin_with(
 
 
 @pytest.mark.parametrize("line", ["!", "!!", "! \t"])
-async def test_nothing_for_the_shell_is_refused_and_not_written_down(
+async def test_an_empty_shell_command_is_refused_and_not_stored(
     desk: MakeController, session: Session, line: str
 ) -> None:
     with pytest.raises(InvalidOperation, match="no command after"):
@@ -104,7 +102,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 @pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
-async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
+async def test_leaving_a_session_stops_its_shell_command_and_stores_the_output(
     desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:
     talk(session, "one", "1")
@@ -122,7 +120,7 @@ async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_a
 
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
-async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gone(
+async def test_shell_output_is_stored_on_the_branch_where_it_started(
     desk: MakeController, session: Session, model: ScriptedModel | None
 ) -> None:
     _, answer, last = talk(session, "one", "1", "two")
@@ -152,9 +150,7 @@ async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gon
     assert at.branch.leaf == answer
 
 
-async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(
-    desk: MakeController, session: Session
-) -> None:
+async def test_shell_output_is_stored_after_the_turn_of_a_new_model(desk: MakeController, session: Session) -> None:
     gate = asyncio.Event()
 
     @tool
@@ -214,7 +210,7 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, 
 
 
 @pytest.mark.parametrize("move", ["/pop", "/merge side"])
-async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
+async def test_prompts_and_moves_are_refused_during_a_summary(
     desk: MakeController, session: Session, move: str
 ) -> None:
     talk(session, "one", "1")
@@ -239,9 +235,7 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
 
 
 @pytest.mark.parametrize("told", [Navigated, Merged])
-async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
-    desk: MakeController, session: Session, told: type[Event]
-) -> None:
+async def test_navigation_handlers_can_navigate(desk: MakeController, session: Session, told: type[Event]) -> None:
     first, *_ = talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
     at = desk("A summary.", "Another.")
@@ -263,9 +257,7 @@ async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
     assert not at.is_running
 
 
-async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
-    desk: MakeController, session: Session
-) -> None:
+async def test_abort_stops_waiting_for_navigation_handlers(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk("A summary.")
     called = asyncio.Event()
@@ -282,9 +274,7 @@ async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
     assert "with a summary" in await asyncio.wait_for(popping, 10)
 
 
-async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
-    desk: MakeController, session: Session
-) -> None:
+async def test_closing_during_a_summary_changes_nothing(desk: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
     at = desk([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
@@ -304,7 +294,7 @@ async def wait_for_request(at: SessionController) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
+async def test_a_tool_is_added_and_removed(desk: MakeController) -> None:
     @tool
     def roll() -> str:
         """Roll a die."""
@@ -324,7 +314,7 @@ async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
     assert at.model.requests[2].tools == ()
 
 
-async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeController, session: Session) -> None:
+async def test_handlers_are_notified_of_start_and_shutdown(desk: MakeController, session: Session) -> None:
     at = desk()
     told = record_events(at)
 
@@ -336,9 +326,7 @@ async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeControll
         session.label("HEAD", "x") if session.head.leaf else session.rename("x")
 
 
-async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_kept(
-    desk: MakeController, session: Session
-) -> None:
+async def test_an_empty_new_session_is_deleted_on_leaving(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     first = st.create(cwd=session.cwd)
     at = desk("Hello.", session=first, fresh=True)
@@ -360,7 +348,7 @@ async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_k
     assert session.file.exists()
 
 
-async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
+async def test_handlers_receive_the_previous_session_unless_it_was_deleted(
     desk: MakeController, session: Session
 ) -> None:
     at = desk(session=st.create(cwd=session.cwd), fresh=True)
@@ -373,9 +361,7 @@ async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
     assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
 
 
-async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(
-    desk: MakeController, session: Session
-) -> None:
+async def test_a_fresh_session_is_deleted_unless_it_was_written_to(desk: MakeController, session: Session) -> None:
     first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
     with st.open(second.file) as elsewhere:
         elsewhere.append(st.user("from elsewhere"))
@@ -387,9 +373,7 @@ async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_i
     assert second.file.exists()
 
 
-async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
-    desk: MakeController, session: Session
-) -> None:
+async def test_work_off_head_does_not_move_the_current_branch(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     before = session.head.leaf
@@ -407,7 +391,7 @@ async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
     assert (session.heads.current, session.head.leaf) == ("main", before)
 
 
-async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeController, session: Session) -> None:
+async def test_head_means_the_controllers_branch(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     aside = side.append(st.user("aside"))
@@ -424,9 +408,7 @@ async def test_head_is_where_one_works_though_another_branch_is_current(desk: Ma
     assert at.host.editor == "aside"
 
 
-async def test_who_works_beside_the_current_branch_goes_to_others_without_making_them_current(
-    desk: MakeController, session: Session
-) -> None:
+async def test_off_head_switching_does_not_change_the_current_branch(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     at = desk("Third.", branch=side)
@@ -444,7 +426,7 @@ async def test_who_works_beside_the_current_branch_goes_to_others_without_making
     assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
 
 
-async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current(
+async def test_the_controller_keeps_its_branch_when_another_program_switches(
     desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
@@ -459,7 +441,7 @@ async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current
     assert list_messages(session.branch("main")) == ["one", "1", "two", "Here."]
 
 
-async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
+async def test_a_controller_is_traced_if_an_exporter_is_configured(
     desk: MakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracer = Tracer()

@@ -78,7 +78,7 @@ def whole() -> list[str]:
 
 @pytest.mark.parametrize("handler", [raise_error, return_junk])
 @pytest.mark.parametrize("event", EVENTS)
-async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any, whole: list[str]) -> None:
+async def test_a_failing_handler_is_reported_and_work_continues(event: str, handler: Any, whole: list[str]) -> None:
     types, notices = await run_scenario(event, handler)
 
     assert types == whole

@@ -51,7 +51,7 @@ def build_system(agent: Agent) -> str:
     return "\n".join(part.text for part in agent.build_system_parts())
 
 
-async def test_an_agent_works_in_the_current_folder_whatever_the_session_names(here: Path, there: Path) -> None:
+async def test_an_agent_runs_tools_in_the_current_folder(here: Path, there: Path) -> None:
     session = st.create(cwd=there)
     agent = Agent(session.head, ScriptedModel([PWD, "Done."]), builtin_tools("bash"))
 
@@ -86,7 +86,7 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
     assert text == f"The session belongs to {there}. You are in {here}."
 
 
-async def test_nobody_is_asked_about_the_current_folder_or_one_that_is_not_there(here: Path, there: Path) -> None:
+async def test_the_current_folder_and_missing_folders_need_no_confirmation(here: Path, there: Path) -> None:
     for folder in (here, there / "gone", there.parent / "there" / ".." / "here"):
         desk = SessionController(
             st.create(cwd=folder), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), ui=Person()
@@ -125,7 +125,7 @@ async def test_another_session_is_another_question_which_is_asked_once(here: Pat
     assert list_results(desk.session) == [str(there)]
 
 
-async def test_a_name_that_a_session_file_gives_cannot_write_into_the_question(here: Path, there: Path) -> None:
+async def test_a_folder_name_cannot_inject_text_into_the_dialog(here: Path, there: Path) -> None:
     odd = there / "a\n\nThis was checked.\x1b[2J"
     odd.mkdir()
     person = Person("no")
@@ -138,7 +138,7 @@ async def test_a_name_that_a_session_file_gives_cannot_write_into_the_question(h
     assert "\x1b" not in text
 
 
-async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -> None:
+async def test_without_a_user_the_folder_is_reported(here: Path, there: Path) -> None:
     told: list[str] = []
 
     def listen(event: Event) -> None:
@@ -157,7 +157,7 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
     assert text.startswith(f"tools run in {here}, not in the session's folder {there}; use --cwd")
 
 
-def test_a_prompt_works_in_the_current_folder_and_says_so(
+def test_a_prompt_runs_tools_in_the_current_folder_and_reports_it(
     here: Path, there: Path, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with st.create("talk", cwd=there) as session:

@@ -30,9 +30,7 @@ from tests.commands.conftest import (
 from tests.store.test_files import limit_file_size
 
 
-async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
-    desk: MakeController, session: Session
-) -> None:
+async def test_context_lists_system_prompt_parts_and_messages(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk(system=None)
 
@@ -49,7 +47,7 @@ async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said
         await run(at, "/context all")
 
 
-async def test_what_a_compaction_stands_for_is_said(desk: MakeController, session: Session) -> None:
+async def test_context_shows_what_a_compaction_replaces(desk: MakeController, session: Session) -> None:
     talk(session, *["word " * 400] * 12)
     at = desk("A lot of words.")
     await run(at, "/compact")
@@ -59,7 +57,7 @@ async def test_what_a_compaction_stands_for_is_said(desk: MakeController, sessio
     assert "replaced by" in shown
 
 
-async def test_branches_are_compared_and_places_told_apart(desk: MakeController, session: Session) -> None:
+async def test_branches_are_compared_and_places_diffed(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
     session.append(st.assistant("aside", usage={"input": 10, "output": 5, "cost": 0.5}), branch="side")
@@ -78,9 +76,7 @@ async def test_branches_are_compared_and_places_told_apart(desk: MakeController,
     assert "$0.5000" in comparison
 
 
-async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(
-    desk: MakeController, session: Session
-) -> None:
+async def test_the_last_answer_is_copied_or_shown_without_a_clipboard(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1", "two")
     screen = FakeHost()
 
@@ -89,7 +85,7 @@ async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(
     assert await run(desk(), "/copy") == "1"
 
 
-async def test_another_model_goes_on_from_here(desk: MakeController, session: Session) -> None:
+async def test_the_model_command_changes_the_model(desk: MakeController, session: Session) -> None:
     large = make_scripted_model("large", "From the large one.")
     at = desk("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
     await at.submit("one")
@@ -104,7 +100,7 @@ async def test_another_model_goes_on_from_here(desk: MakeController, session: Se
         await run(at, "/model scripted:none")
 
 
-async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeController) -> None:
+async def test_without_available_models_the_model_command_explains_why(desk: MakeController) -> None:
     person = Person()
 
     with pytest.raises(NotFound, match="not found"):
@@ -126,7 +122,7 @@ async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
     assert done.outcome.text == "Here."
 
 
-async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) -> None:
+async def test_thinking_off_is_sent_explicitly(desk: MakeController) -> None:
     at = desk(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
     told = record_events(at)
 
@@ -149,7 +145,7 @@ async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> 
         await run(at, "/thinking hard")
 
 
-async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeController) -> None:
+async def test_dialogs_preselect_the_current_level_and_model(desk: MakeController) -> None:
     person = Person("high", "low", "usual")
     at = desk(ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other")))
 
@@ -160,7 +156,7 @@ async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: Ma
     assert at.agent.thinking == "low"
 
 
-async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeController) -> None:
+async def test_thinking_without_a_model_is_refused_without_a_dialog(desk: MakeController) -> None:
     person = Person()
 
     with pytest.raises(InvalidOperation, match="no model: choose one"):
@@ -178,7 +174,7 @@ async def test_help_lists_all_commands_and_explains_one(desk: MakeController) ->
     assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
 
 
-async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeController) -> None:
+async def test_reload_without_a_loader_is_refused(desk: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="cannot be reloaded"):
         await run(desk(), "/reload")
 

@@ -41,7 +41,7 @@ async def test_the_tree_leads_to_the_entry_that_was_chosen(desk: MakeController,
     assert session.head.leaf == answer
 
 
-async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: MakeController, session: Session) -> None:
+async def test_a_left_branch_can_be_summarized_with_a_focus(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
     at = desk("We tried two.", ui=Person("focus", "the numbers"))
 
@@ -53,7 +53,7 @@ async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: Mak
     assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
 
 
-async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, session: Session) -> None:
+async def test_the_user_can_write_the_summary_of_a_left_branch(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
     at = desk(ui=Person("myself", " Two was no good.\n"))
 
@@ -66,7 +66,7 @@ async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, s
 
 
 @pytest.mark.parametrize(("way", "words"), [("focus", None), ("myself", None), ("myself", " \n")])
-async def test_who_does_not_say_what_the_summary_is_to_be_stays(
+async def test_an_empty_summary_cancels_the_move(
     desk: MakeController, session: Session, way: str, words: str | None
 ) -> None:
     *_, last = talk(session, "one", "1")
@@ -76,7 +76,7 @@ async def test_who_does_not_say_what_the_summary_is_to_be_stays(
     assert session.head.leaf == last
 
 
-async def test_who_chooses_no_way_of_leaving_stays(desk: MakeController, session: Session) -> None:
+async def test_cancelling_the_summary_dialog_cancels_the_move(desk: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
 
     await run(desk(ui=Person(None)), "/tree root")
@@ -98,7 +98,7 @@ async def test_pop_goes_before_the_last_message_of_the_user_with_a_summary(
     assert at.host.editor == "two"
 
 
-async def test_pop_without_a_model_stays_and_says_why(desk: MakeController, session: Session) -> None:
+async def test_pop_without_a_model_is_refused_with_a_reason(desk: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
 
     with pytest.raises(InvalidOperation, match="needs a model"):
@@ -107,7 +107,7 @@ async def test_pop_without_a_model_stays_and_says_why(desk: MakeController, sess
     assert session.head.leaf == last
 
 
-async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> None:
+async def test_a_move_is_undone(desk: MakeController, session: Session) -> None:
     _, answer, _, last = talk(session, "one", "1", "two", "2")
     at = desk()
     await run(at, f"/switch {answer}")
@@ -120,7 +120,7 @@ async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> N
     assert done.startswith("Undid the move of main: ")
 
 
-async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeController, session: Session) -> None:
+async def test_retry_adds_a_second_answer_to_the_same_message(desk: MakeController, session: Session) -> None:
     at = desk("First.", "Second.")
     await at.submit("hello")
     prompt = session.head.path()[-2]
@@ -133,7 +133,7 @@ async def test_retry_answers_the_same_message_beside_the_first_answer(desk: Make
     assert at.model.requests[0].messages == at.model.requests[1].messages
 
 
-async def test_after_clear_the_model_sees_nothing_and_nothing_is_lost(desk: MakeController, session: Session) -> None:
+async def test_clear_empties_the_context_and_deletes_nothing(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk("Fresh.")
 
@@ -144,7 +144,7 @@ async def test_after_clear_the_model_sees_nothing_and_nothing_is_lost(desk: Make
     assert "user: one" in await run(at, "/tree")
 
 
-async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeController, session: Session) -> None:
+async def test_the_agent_continues_on_a_new_branch(desk: MakeController, session: Session) -> None:
     _, answer = talk(session, "one", "1")
     at = desk("On the side.")
     told = record_events(at)
@@ -158,7 +158,7 @@ async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeControlle
     assert any(isinstance(event, Navigated) for event in told)
 
 
-async def test_a_branch_from_a_message_of_the_user_begins_before_it(desk: MakeController, session: Session) -> None:
+async def test_a_branch_at_a_user_message_starts_before_it(desk: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = desk()
 
@@ -195,7 +195,7 @@ async def test_switch_takes_a_branch_or_an_entry_or_asks(desk: MakeController, s
         await run(at, "/switch nowhere")
 
 
-async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeController, session: Session) -> None:
+async def test_a_handler_that_cancels_a_move_changes_nothing(desk: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
     at = desk("unused")
     at.hooks.on(BeforeNavigate, lambda event, context: {"cancel": True})
@@ -205,7 +205,7 @@ async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeControl
         assert session.head.leaf == last
 
 
-async def test_nobody_is_moved_while_the_agent_runs(desk: MakeController, session: Session) -> None:
+async def test_moves_are_refused_while_the_agent_runs(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk()
     refused: list[str] = []
@@ -223,7 +223,7 @@ async def test_nobody_is_moved_while_the_agent_runs(desk: MakeController, sessio
     assert len(refused) == 8
 
 
-async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, session: Session) -> None:
+async def test_labels_are_set_listed_and_cleared(desk: MakeController, session: Session) -> None:
     first, last = talk(session, "one", "1")
     at = desk()
 
@@ -239,7 +239,7 @@ async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, ses
     assert dict(session.tree.labels) == {}
 
 
-async def test_a_merge_brings_back_what_another_branch_did(desk: MakeController, session: Session) -> None:
+async def test_a_merge_adds_a_summary_of_the_other_branch(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side")
     talk(session, "try it", "it works")
@@ -273,7 +273,7 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
     assert "two" in str(list_messages(session))
 
 
-async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
+async def test_one_copied_message_uses_the_singular(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side")
     session.append(user("try it"))
@@ -282,7 +282,7 @@ async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeCont
     assert (await run(desk(), "/cherry-pick side")).startswith("Copied 1 entry;")
 
 
-async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeController, session: Session) -> None:
+async def test_compact_accepts_a_focus_and_uncompact_undoes_it(desk: MakeController, session: Session) -> None:
     talk(session, *["word " * 400] * 12)
     last = session.head.leaf
     at = desk("A lot of words.")
@@ -297,7 +297,7 @@ async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeContro
         await run(at, "/uncompact")
 
 
-async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: MakeController) -> None:
+async def test_an_empty_conversation_cannot_be_compacted_or_answered(desk: MakeController) -> None:
     at = desk()
 
     assert await run(at, "/compact") == "Nothing to compact."

@@ -39,12 +39,12 @@ async def test_the_mode_changes_and_a_project_limits_it(desk: MakeController) ->
         await at.submit("/permissions all")
 
 
-async def test_where_no_permissions_hold_that_is_said(desk: MakeController) -> None:
+async def test_permissions_off_is_reported(desk: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="may use all of its tools"):
         await desk().submit("/permissions")
 
 
-async def test_what_was_allowed_for_a_session_is_not_allowed_in_the_next(desk: MakeController) -> None:
+async def test_grants_of_a_session_do_not_apply_to_the_next(desk: MakeController) -> None:
     permissions = Permissions()
     at = desk(permissions=permissions)
     permissions._shared.granted.append(parse_rule("bash"))

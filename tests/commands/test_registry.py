@@ -38,14 +38,14 @@ def _make_command(*arguments: Argument) -> Command:
     return Command(name="echo", help="Say it again", run=_echo, arguments=arguments)
 
 
-def test_every_command_is_there_with_a_help_of_one_sentence() -> None:
+def test_every_command_has_a_help_sentence() -> None:
     commands = get_builtin_commands()
 
     assert sorted(f"/{command.name}" for command in commands) == sorted(ALL.split())
     assert all(command.help and not command.help.endswith(".") for command in commands)
 
 
-def test_a_line_that_begins_with_a_path_is_no_command() -> None:
+def test_a_line_that_starts_with_a_path_is_not_a_command() -> None:
     assert parse_line("/usr/bin is full") is None
     assert parse_line("what does /tree do") is None
     assert parse_line("/branch-here  a b ") == ("branch-here", "a b")
@@ -81,14 +81,14 @@ def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
         command.parse(" ")
 
 
-async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeController) -> None:
+async def test_an_unknown_command_suggests_similar_names(desk: MakeController) -> None:
     with pytest.raises(NotFound, match=r"command '/brnch' not found; similar: /branch"):
         await run(desk(), "/brnch")
     with pytest.raises(NotFound, match="/help lists all commands"):
         await run(desk(), "/zzzzz")
 
 
-def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
+def test_a_duplicate_command_name_is_refused_with_its_source() -> None:
     registry = CommandRegistry(get_builtin_commands())
 
     with pytest.raises(InvalidOperation, match="/tree already exists, from sessiontree"):
@@ -97,7 +97,7 @@ def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
         registry.add(Command(name="a b", help="", run=_echo))
 
 
-async def test_a_command_that_was_taken_off_is_gone(desk: MakeController) -> None:
+async def test_a_removed_command_is_not_found(desk: MakeController) -> None:
     at = desk()
     off = at.commands.add(_make_command(Argument(name="WORD", repeated=True)))
     assert await run(at, "/echo a b") == "a|b"
@@ -133,7 +133,7 @@ def test_names_of_commands_and_their_arguments_are_completed(desk: MakeControlle
     assert at.commands.complete(at, "/switch ca").start == len("/switch ")
 
 
-async def test_what_is_completed_is_read_as_one_argument(desk: MakeController, session: Session) -> None:
+async def test_a_completed_word_is_one_argument(desk: MakeController, session: Session) -> None:
     (first, *_) = talk(session, "hello", "hi")
     session.label(first, "two ways")
     session.label(session.heads.leaf or "", """both "a" and 'b' of them""")

@@ -25,7 +25,7 @@ from tests.commands.conftest import (
 from tests.store.test_files import limit_file_size
 
 
-async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeController, session: Session) -> None:
+async def test_a_fork_at_another_entry_includes_it(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
     at = desk("Two again.")
 
@@ -113,9 +113,7 @@ async def test_another_session_is_resumed_with_its_model(desk: MakeController, s
     assert at.session.id == session.id
 
 
-async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(
-    desk: MakeController, session: Session
-) -> None:
+async def test_a_session_with_an_unavailable_model_uses_the_current_one(desk: MakeController, session: Session) -> None:
     other = st.create("other", cwd=session.cwd)
     other.append(st.assistant("that", provider="scripted", model="gone"))
     other.close()
@@ -130,7 +128,7 @@ async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(
     assert any("scripted:gone" in getattr(event, "text", "") for event in told)
 
 
-async def test_an_unknown_session_leaves_everything(desk: MakeController, session: Session) -> None:
+async def test_an_unknown_session_changes_nothing(desk: MakeController, session: Session) -> None:
     at = desk()
     told = record_events(at)
 
@@ -141,7 +139,7 @@ async def test_an_unknown_session_leaves_everything(desk: MakeController, sessio
     assert not told
 
 
-async def test_a_handler_may_keep_the_person_here(desk: MakeController, session: Session) -> None:
+async def test_a_handler_can_cancel_a_session_switch(desk: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = desk()
     at.hooks.on("session_before_switch", lambda event, context: {"cancel": True})
@@ -163,7 +161,7 @@ async def test_a_session_in_memory_stays_there(desk: MakeController) -> None:
     assert at.session.file is None
 
 
-async def test_the_session_tells_about_itself(desk: MakeController, session: Session) -> None:
+async def test_session_shows_information_about_the_session(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
 
     told = await run(desk(), "/session")
@@ -177,13 +175,13 @@ async def test_the_session_tells_about_itself(desk: MakeController, session: Ses
     assert "1k tokens, $0.0100" in await run(desk(), "/session")
 
 
-async def test_one_message_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
+async def test_one_message_uses_the_singular(desk: MakeController, session: Session) -> None:
     session.append(st.user("one"))
 
     assert "1 message, 0 tool calls" in await run(desk(), "/session")
 
 
-async def test_a_name_is_given_shown_and_taken_away(desk: MakeController, session: Session) -> None:
+async def test_a_session_name_is_set_shown_and_cleared(desk: MakeController, session: Session) -> None:
     at = desk()
 
     assert await run(at, "/name make it fast") == "make it fast"
@@ -192,7 +190,7 @@ async def test_a_name_is_given_shown_and_taken_away(desk: MakeController, sessio
     assert session.name is None
 
 
-async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeController, session: Session) -> None:
+async def test_search_covers_the_sessions_of_this_folder(desk: MakeController, session: Session) -> None:
     _, answer = talk(session, "where is the needle?", "in the haystack")
     at = desk()
 
@@ -231,9 +229,7 @@ async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeController
     assert peak < target.stat().st_size / 2
 
 
-async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tried_again(
-    desk: MakeController, session: Session
-) -> None:
+async def test_a_failed_export_leaves_no_file_and_can_be_retried(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk()
 
@@ -256,7 +252,7 @@ async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: Make
 
 
 @pytest.mark.parametrize(("name", "begins"), [("talk.html", "<!doctype html>"), ("talk.md", "# "), ("talk.txt", "")])
-async def test_an_export_has_the_form_that_its_name_says(
+async def test_the_file_name_chooses_the_export_format(
     desk: MakeController, session: Session, name: str, begins: str
 ) -> None:
     talk(session, "where is the needle?", "in the haystack")
@@ -282,7 +278,7 @@ async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
     assert Path(first).read_bytes() == Path(second).read_bytes()
 
 
-async def test_an_export_without_a_file_is_text_where_no_page_can_be_made(
+async def test_without_the_html_extra_an_export_is_markdown(
     desk: MakeController, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk(session, "one", "1")
@@ -334,7 +330,7 @@ async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(
     assert not (Path(session.cwd) / "notes.md").exists()
 
 
-async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeController, session: Session) -> None:
+async def test_an_exported_subtree_is_a_session_with_that_root(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
 
     await run(desk(), f"/export-branch {answer} part.jsonl")
@@ -345,9 +341,7 @@ async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: Ma
     assert not part.problems
 
 
-async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_one_is_on(
-    desk: MakeController, session: Session
-) -> None:
+async def test_an_export_off_head_has_the_controllers_branch(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("aside", current=False)
     session.append(st.user("on main"))
@@ -360,7 +354,7 @@ async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_
     assert "on main" not in text
 
 
-async def test_quitting_tells_the_front_end(desk: MakeController) -> None:
+async def test_quit_calls_the_front_end(desk: MakeController) -> None:
     at = desk()
 
     await run(at, "/quit")

@@ -65,7 +65,7 @@ def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
     assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
 
 
-def test_pages_and_texts_are_made_piece_by_piece() -> None:
+def test_pages_and_texts_are_rendered_in_pieces() -> None:
     lines = lines_of("wide", 2000)
 
     for form in FORMATS:

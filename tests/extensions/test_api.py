@@ -60,7 +60,7 @@ async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Extensi
     assert seen == ["type", "name", api.session.id]
 
 
-async def test_a_command_returns_a_prompt_or_nothing(api: ExtensionApi) -> None:
+async def test_a_command_returns_a_prompt_or_none(api: ExtensionApi) -> None:
     get_controller(api).model.add("Very well.")
 
     @api.register_command("ask", usage="WHAT", complete=lambda desk, begun: ["what", "why"])
@@ -79,7 +79,7 @@ async def test_a_command_returns_a_prompt_or_nothing(api: ExtensionApi) -> None:
     assert get_controller(api).commands.complete(get_controller(api), "/ask wh").choices == ("what", "why")
 
 
-async def test_a_command_that_fails_says_whose_it_is(api: ExtensionApi) -> None:
+async def test_a_failing_command_names_its_extension(api: ExtensionApi) -> None:
     api.register_command("crash", lambda args, ctx: 1 / 0)
     api.register_command("stop", lambda args, ctx: next(iter(())))
     api.register_command("junk", lambda args, ctx: 42)
@@ -99,9 +99,7 @@ async def test_a_command_that_fails_says_whose_it_is(api: ExtensionApi) -> None:
 
 
 @pytest.mark.parametrize("given", [[None, 5], 7, None, ["a", sys]])
-async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_once(
-    api: ExtensionApi, given: Any
-) -> None:
+async def test_an_invalid_completer_returns_nothing_and_is_reported_once(api: ExtensionApi, given: Any) -> None:
     desk = get_controller(api)
     events = record_events(desk)
     api.register_command("odd", lambda args, ctx: None, complete=lambda desk, begun: given)
@@ -113,7 +111,7 @@ async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_on
     assert notice.startswith("extension mine: the completion of /odd failed with TypeError: ")
 
 
-async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> None:
+async def test_a_tool_can_replace_a_built_in_tool(tmp_path: Path) -> None:
     from sessiontree.agent.tools import builtin_tools
 
     desk = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
@@ -131,7 +129,7 @@ async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> No
     assert [tool.description for tool in desk.tools] == [builtin_tools("read")[0].description]
 
 
-async def test_messages_are_in_the_context_and_may_be_answered(api: ExtensionApi) -> None:
+async def test_messages_of_extensions_are_in_the_context_and_can_be_answered(api: ExtensionApi) -> None:
     desk = get_controller(api)
     desk.model.add("I see.")
 
@@ -145,7 +143,7 @@ async def test_messages_are_in_the_context_and_may_be_answered(api: ExtensionApi
     assert [message["role"] for message in api.rebuild_context().to_llm()] == ["user", "user", "assistant"]
 
 
-async def test_a_message_without_a_model_is_written_and_that_nobody_answers_is_told(tmp_path: Path) -> None:
+async def test_a_message_without_a_model_is_written_and_raises(tmp_path: Path) -> None:
     desk = make_controller(tmp_path, model=None)
     api = ExtensionApi("mine", desk, UiRegistry())
 
@@ -193,7 +191,7 @@ async def test_programs_are_run_without_a_shell(api: ExtensionApi, tmp_path: Pat
     assert (await api.exec("sleep", "30", timeout=0.1)).timed_out
 
 
-async def test_where_the_session_is_about_no_folder_programs_run_here(
+async def test_without_a_session_folder_programs_run_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -204,7 +202,7 @@ async def test_where_the_session_is_about_no_folder_programs_run_here(
     assert ran.output.strip() == str(tmp_path)
 
 
-async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_taken_off(tmp_path: Path) -> None:
+async def test_renderers_and_shortcuts_are_available_until_removed(tmp_path: Path) -> None:
     fittings, pressed = UiRegistry(), list[str]()
     api = ExtensionApi("mine", make_controller(tmp_path), fittings)
     api.register_renderer("state", lambda entry: "shown")
@@ -231,7 +229,7 @@ async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
     assert await api.ui.select("Which?", ["a", "b"]) == "b"
 
 
-async def test_names_that_are_taken_are_refused(api: ExtensionApi) -> None:
+async def test_duplicate_names_are_refused(api: ExtensionApi) -> None:
     with pytest.raises(InvalidOperation, match="/tree already"):
         api.register_command("tree", lambda args, ctx: None)
     with pytest.raises(NotFound, match="event 'nonsense' not found"):

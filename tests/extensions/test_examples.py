@@ -15,7 +15,7 @@ from tests.commands.conftest import Person, ScriptedModels, make_scripted_model,
 from tests.extensions.conftest import EXAMPLES, Load
 
 
-def test_there_is_a_test_for_every_example() -> None:
+def test_every_example_has_a_test() -> None:
     source = Path(__file__).read_text()
 
     names = {path.name for path in EXAMPLES.glob("*.py")}
@@ -57,9 +57,7 @@ async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch:
     assert loaded.desk.ui.notices == [("info", "compacted by scripted:cheap")]
 
 
-async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_if_the_cheap_model_fails_the_default_compacts(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
     cheap = make_scripted_model("cheap", ModelError("scripted:cheap", "auth", "no key"))
     loaded = await load(
@@ -117,7 +115,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
+async def test_the_todo_list_depends_on_the_branch(load: Load) -> None:
     loaded = await load(
         [ToolCall("1", "todo", {"action": "add", "text": "tests"})],
         "Noted.",

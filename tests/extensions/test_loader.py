@@ -38,7 +38,7 @@ async def test_files_and_folders_in_the_home_are_extensions(load: Load, user: Pa
     assert loaded.extensions.loaded[1].api.word == "yes"
 
 
-async def test_a_file_may_be_named(load: Load, tmp_path: Path) -> None:
+async def test_an_export_accepts_a_file_name(load: Load, tmp_path: Path) -> None:
     file = write(tmp_path / "hello.py", HELLO)
 
     loaded = await load("Hello, Ada.", files=(file,))
@@ -76,7 +76,7 @@ async def test_an_installed_package_has_extensions_as_entry_points(
         ("async def setup(api):\n    api.on('nonsense', print)\n", "event 'nonsense' not found"),
     ],
 )
-async def test_one_that_fails_is_told_of_and_leaves_the_others_whole(
+async def test_a_failing_extension_is_reported_and_the_others_load(
     load: Load, user: Path, text: str, reason: str
 ) -> None:
     write(user / "extensions" / "bad.py", text)
@@ -104,7 +104,7 @@ async def test_handlers_of_an_extension_carry_its_name(load: Load, user: Path) -
     assert loaded.notices == ["fragile failed with ZeroDivisionError: division by zero (at run_start)"]
 
 
-async def test_two_of_one_name_are_not_both_loaded(load: Load, user: Path, tmp_path: Path) -> None:
+async def test_only_one_extension_of_a_name_is_loaded(load: Load, user: Path, tmp_path: Path) -> None:
     write(user / "extensions" / "hello.py", HELLO)
     other = write(tmp_path / "hello.py", HELLO)
 
@@ -114,7 +114,7 @@ async def test_two_of_one_name_are_not_both_loaded(load: Load, user: Path, tmp_p
     assert any("has the same name" in notice for notice in loaded.notices)
 
 
-async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: Path) -> None:
+async def test_reload_removes_old_registrations_and_loads_new_ones(load: Load, user: Path) -> None:
     file = write(
         user / "extensions" / "count.py",
         "def setup(api):\n    api.on('run_start', lambda event, ctx: api.append_entry('count', 1))\n"
@@ -142,7 +142,7 @@ async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: 
         old.append_entry("count", 3)
 
 
-async def test_a_change_of_a_file_loads_it_anew(load: Load, user: Path) -> None:
+async def test_a_changed_file_is_reloaded(load: Load, user: Path) -> None:
     file = write(user / "extensions" / "hello.py", HELLO)
     loaded = await load()
     watching = asyncio.create_task(loaded.extensions.watch())
@@ -158,9 +158,7 @@ async def test_a_change_of_a_file_loads_it_anew(load: Load, user: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["found", "named"])
-async def test_compiled_code_beside_an_extension_is_never_run(
-    load: Load, user: Path, tmp_path: Path, where: str
-) -> None:
+async def test_compiled_files_of_an_extension_are_never_run(load: Load, user: Path, tmp_path: Path, where: str) -> None:
     package = (user / "extensions" if where == "found" else tmp_path) / "pack"
     write(package / "__init__.py", "from . import inside\ndef setup(api): api.word = inside.WORD\n")
     inside = write(package / "inside.py", "WORD = 'evil'\n")
@@ -193,7 +191,7 @@ async def test_prompt_files_are_commands_and_clashes_are_stated(load: Load, user
     assert empty.endswith("empty.md: the prompt is empty")
 
 
-async def test_reloading_reads_prompt_files_anew(load: Load, user: Path) -> None:
+async def test_reload_reads_prompt_files_again(load: Load, user: Path) -> None:
     file = write(user / "commands" / "old.md", "Old.\n")
     loaded = await load()
     file.unlink()

@@ -239,7 +239,7 @@ async def test_a_request_cannot_be_more_lenient_than_the_server(env: ServerEnv, 
         me = (await web.get("/api/me")).json()
 
     assert answer.status_code == 403
-    assert "no mode beyond ask" in answer.json()["error"]["message"]
+    assert "modes up to ask" in answer.json()["error"]["message"]
     assert me["permissionMode"] == "ask"
 
 

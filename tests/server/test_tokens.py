@@ -103,7 +103,7 @@ def test_a_file_that_does_not_tell_is_an_error_and_not_no_tokens() -> None:
     get_tokens_path().parent.mkdir(parents=True)
     get_tokens_path().write_bytes(b"{")
 
-    with pytest.raises(StoreError, match="which tokens"):
+    with pytest.raises(StoreError, match="cannot read the tokens"):
         TokenStore().find("x")
 
 

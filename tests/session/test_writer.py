@@ -69,7 +69,7 @@ def test_consecutive_messages_are_one_chain(draft: EntryBuilder, loaded: Session
     drafted = draft.build_chain(loaded, [HELLO, HELLO, SessionInfo("A name"), HELLO], None, "main")
 
     assert [len(item) if isinstance(item, Chain) else item.type for item in drafted.items] == [2, "session_info", 1]
-    written = loaded.add_written(*drafted, loaded.cursor)
+    written = loaded.add_written(drafted, loaded.cursor)
     assert [(entry.id, entry.parent, entry.line) for entry in written] == [
         ("id1", None, 2),
         ("id2", "id1", 3),
@@ -130,7 +130,7 @@ def test_annotations_before_the_first_real_entry_form_its_chain(draft: EntryBuil
     entries = entries_of(draft.build_chain(loaded, bodies, None, "main"))
 
     assert [entry.parent for entry in entries] == [None, "id1", "id2", "id3"]
-    loaded.add_written(entries[:2], [entry.raw for entry in entries[:2]], loaded.cursor)
+    loaded.add_written((entries[:2], [entry.raw for entry in entries[:2]]), loaded.cursor)
     assert find_write_parent(loaded.tree, None) == "id2"
 
 

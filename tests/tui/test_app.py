@@ -475,7 +475,7 @@ async def test_the_current_session_can_be_reopened(running: Running, talk: Sessi
         await app.submit(f"/resume {talk.id}")
         await app.wait_for_text("Another process has this session open")
         await app.press("escape")
-        await app.wait_for_text("cancelled")
+        await app.wait_for_text("Cancelled. Nothing changed.")
         other.release()
         assert is_session_open(talk.location)
     assert not is_session_open(talk.location)
@@ -593,7 +593,9 @@ async def test_a_missing_model_is_reported_unless_it_was_never_known(running: Ru
         return session
 
     async with running(session=create_session_with("vanished"), models=Usual(ScriptedModel())) as app:
-        await app.wait_until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
+        await app.wait_until(
+            lambda: [each for each in app.app._notifications if "using the default model" in each.message]
+        )
     async with running(session=create_session_with("unknown"), models=Usual(ScriptedModel())) as app:
         await app.pilot.pause()
         assert app.app.controller.model is not None

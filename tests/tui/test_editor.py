@@ -64,7 +64,7 @@ async def test_the_history_is_shared_between_sessions(running: Running, home: Pa
 async def test_commands_are_suggested_with_their_help(running: Running) -> None:
     async with running() as app:
         await app.press("/", "t", "h")
-        await app.wait_for_text("› /thinking", "thinks before it answers")
+        await app.wait_for_text("› /thinking", "change the thinking level")
         await app.press("tab")
         assert app.editor.text == "/thinking "
         await app.wait_for_text("  off", "  minimal")

@@ -1,8 +1,4 @@
-"""The application: all routes behind the door, with errors told in one form, and the page.
-
-`create_app` makes it, for `sessiontree serve` and for tests. What happens before a route is in `door`, how one listens
-to a port is in `listening`.
-"""
+"""The FastAPI application: its routes, its error responses and the dashboard page."""
 
 from __future__ import annotations
 
@@ -52,13 +48,13 @@ def create_app(
     permission_mode: PermissionMode | None = None,
     allow: tuple[str, ...] = (),
 ) -> FastAPI:
-    """The application that answers to the names `hosts`, for whoever has one of the `tokens`.
+    """Create the application. It accepts requests to the host names in `hosts` that carry one of the `tokens`.
 
-    Agents run only with `allow_run`; `models` finds what they ask, by default as the configuration says.
-    `permission_mode` and the rules in `allow` say what they may do beside reading. They work in the folder `cwd` and in
-    `projects`: see `workplace`.
+    Agents run only with `allow_run`. `models` finds their models, by default those of the configuration.
+    `permission_mode` and the rules in `allow` set what agents may do besides reading. They work in the folder `cwd` and
+    in `projects`; see `WorkspaceResolver`.
     """
-    serving = AppState(
+    state = AppState(
         hosts=hosts,
         tokens=tokens,
         limits=limits,
@@ -72,12 +68,12 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        tidying = asyncio.create_task(_clean_up_periodically(serving))
+        cleanup = asyncio.create_task(_clean_up_periodically(state))
         try:
             yield
         finally:
-            tidying.cancel()
-            await serving.close()
+            cleanup.cancel()
+            await state.close()
 
     app = FastAPI(
         title="sessiontree",
@@ -88,7 +84,7 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         redirect_slashes=False,
-        # What is asked here is told to nobody, whatever the environment says.
+        # Never send telemetry, whatever the environment configures.
         telemetry={
             "tracing": False,
             "metrics": False,
@@ -97,14 +93,14 @@ def create_app(
             "auto_configure": False,
         },
     )
-    app.state.app_state = serving
+    app.state.app_state = state
     for module in (sessions, exports, tree, branches, runs, events, swarms, experiments):
         app.include_router(module.router)
     app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)
     _serve_page(app)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.add_middleware(RequestMiddleware, state=serving)  # pyright: ignore[reportArgumentType] - its maps are mutable
+    app.add_middleware(RequestMiddleware, state=state)  # pyright: ignore[reportArgumentType] - its maps are mutable
     return app
 
 
@@ -114,7 +110,7 @@ async def _clean_up_periodically(state: AppState) -> None:
         await state.clean_up()
 
 
-# The document
+# The OpenAPI document
 
 
 async def _get_openapi(request: Request, call: ReadContext) -> JsonResponse:
@@ -122,7 +118,7 @@ async def _get_openapi(request: Request, call: ReadContext) -> JsonResponse:
 
 
 def build_openapi_document(app: FastAPI) -> JsonObject:
-    """The OpenAPI document of an application."""
+    """Return the OpenAPI document of an application."""
     shapes = [
         shape
         for shape in vars(schemas).values()
@@ -135,7 +131,7 @@ def build_openapi_document(app: FastAPI) -> JsonObject:
 
 
 def _serve_page(app: FastAPI) -> None:
-    """The page at `/` and its files. They hold no data."""
+    """Serve the dashboard at `/` and its static files. They contain no session data."""
     if not (STATIC / "index.html").is_file():
         return
 
@@ -146,7 +142,7 @@ def _serve_page(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=STATIC))
 
 
-# Errors, in one form
+# Error responses
 
 
 async def _handle_api_error(request: Request, error: Exception) -> JsonResponse:
@@ -156,13 +152,13 @@ async def _handle_api_error(request: Request, error: Exception) -> JsonResponse:
 
 async def _handle_library_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, SessionTreeError)
-    told = convert_error(error)
-    return JsonResponse(told.payload, told.status)
+    api_error = convert_error(error)
+    return JsonResponse(api_error.payload, api_error.status)
 
 
 async def _handle_http_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, HTTPException)
-    message = {404: "there is nothing at this address", 405: "this address does not take that method"}
+    message = {404: "no such address", 405: "method not allowed at this address"}
     status = error.status_code if error.status_code in ERROR_CODES else 400
     answer = JsonResponse(ApiError(status, message.get(status, str(error.detail))).payload, status)
     for name, value in (error.headers or {}).items():
@@ -172,8 +168,8 @@ async def _handle_http_error(request: Request, error: Exception) -> JsonResponse
 
 async def _handle_validation_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, RequestValidationError)
-    wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-    return JsonResponse(ApiError(422, "; ".join(wrong)).payload, 422)
+    problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+    return JsonResponse(ApiError(422, "; ".join(problems)).payload, 422)
 
 
 HANDLERS: dict[type[Exception], Any] = {

@@ -1,6 +1,6 @@
-"""Serving: everything that one server holds, from its start to its end, and what a request may do with it.
+"""The state of a server, and the context of a request.
 
-A route has a `Call`: the server, the token, and the way to a session. There is no other way to one.
+Routes reach sessions only through a `RequestContext`, which checks the token.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ log = logging.getLogger("sessiontree.server")
 T = TypeVar("T")
 
 WRITE_LOCK_SECONDS = 1.0
-"""How long a lock is waited for while a session is held, so that nobody else can read it."""
+"""How long a write waits for the lock of another process. Other requests wait as long."""
 
 TOKEN_KEY = "sessiontree.token"
-"""Where the scope of a request has its token."""
+"""The key of the token in the ASGI scope of a request."""
 
 
 class AppState:
+    """Everything that a server holds from its start to its shutdown."""
+
     def __init__(
         self,
         *,
@@ -72,7 +74,7 @@ class AppState:
         self.limits = ServerLimits() if limits is None else limits
         self.allow_run = allow_run
         self.cwd = os.getcwd() if cwd is None else cwd
-        """The folder of sessions that are made without one."""
+        """The folder of new sessions that name none."""
         self.workspaces = WorkspaceResolver(self.cwd, projects)
         self.started_at = time.monotonic()
         self.agent_loop = AgentLoop()
@@ -88,7 +90,7 @@ class AppState:
         self.is_closing = False
 
     def list_models(self) -> list[ModelCandidate]:
-        """The models that there are: those that `/model` lists, and those that cannot be used."""
+        """Return all models, also those that are not usable."""
         from sessiontree.model.selection import ModelCandidate, list_models
 
         if self.models is None:
@@ -97,52 +99,56 @@ class AppState:
         return [ModelCandidate(name=name, usable=True, reason="given", default=name == names[0]) for name in names]
 
     def check_idle(self, opened: OpenSession, branch: str) -> None:
-        """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
+        """Raises `InvalidOperation` if an agent, a swarm or an experiment is running on the branch."""
         self.runs.check_idle(opened, branch)
         self.swarms.check_idle(opened, branch)
         self.experiments.check_idle(opened, branch)
 
     async def steer(self, opened: OpenSession, branch: str | None, text: str, *, limited: bool) -> str:
-        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is.
+        """Queue a message for the agent on a branch, and return the branch name. Call it in the agent loop.
 
-        One whose token is `limited` to projects speaks only to agents that are limited too.
+        A token that is `limited` to projects can steer only agents that are limited too. Raises `InvalidOperation` if
+        no agent is running.
         """
         name = opened.session.heads.current if branch is None else branch
-        hand = self.swarms.find_agent_branches(opened).get(name)
-        if hand is None:
+        agent_branch = self.swarms.find_agent_branches(opened).get(name)
+        if agent_branch is None:
             return await self.runs.steer(opened, branch, text, limited=limited)
-        await self.swarms.steer(opened, hand, text, limited=limited)
+        await self.swarms.steer(opened, agent_branch, text, limited=limited)
         return name
 
     async def abort(self, opened: OpenSession, branch: str | None) -> str:
-        """Give up the run on a branch, in the workshop. Raises `InvalidOperation` where none is, or a swarm's."""
+        """Abort the agent on a branch, and return the branch name. Call it in the agent loop.
+
+        Raises `InvalidOperation` if no agent is running, or if it belongs to a swarm.
+        """
         name = opened.session.heads.current if branch is None else branch
-        hand = self.swarms.find_agent_branches(opened).get(name)
-        if hand is not None:
-            raise InvalidOperation(f"branch {name!r} belongs to swarm {hand.name!r}; stop the swarm instead")
+        agent_branch = self.swarms.find_agent_branches(opened).get(name)
+        if agent_branch is not None:
+            raise InvalidOperation(f"branch {name!r} belongs to swarm {agent_branch.name!r}; stop the swarm instead")
         return await self.runs.abort(opened, branch)
 
     async def clean_up(self) -> None:
-        """Close sessions that nobody asks for, and throw away exports that nobody fetches."""
+        """Close idle sessions and delete expired exports."""
         self.exports.remove_expired()
         await self._close_sessions(self.sessions.remove_idle())
 
-    async def _close_sessions(self, leaving: Iterable[OpenSession]) -> None:
-        """Close sessions; one that cannot be closed keeps no other open."""
-        for opened in leaving:
+    async def _close_sessions(self, sessions: Iterable[OpenSession]) -> None:
+        """Close sessions. A failure does not keep the others open."""
+        for opened in sessions:
             try:
                 await self.runs.close_session(opened)
             except SessionTreeError as error:
-                log.warning("%s is let go of as it is: %s", escape_line(opened.file), escape_line(str(error)))
+                log.warning("cannot close %s cleanly: %s", escape_line(opened.file), escape_line(str(error)))
 
     def begin_shutdown(self) -> None:
-        """Take nothing new on, and send those who listen away."""
+        """Refuse new requests and end all event streams."""
         self.is_closing = True
         for opened in self.sessions.list_open():
             opened.feed.wake()
 
     async def close(self) -> None:
-        """Give up what runs, and let go of everything."""
+        """Stop all jobs and close all sessions."""
         self.begin_shutdown()
         self.exports.close()
         await self.jobs.close()
@@ -151,27 +157,27 @@ class AppState:
 
 
 class RequestContext:
-    """One request: who asks, and what it may do."""
+    """A request: its token, and access to the sessions that the token may see."""
 
     def __init__(self, state: AppState, token: Token, url: str = "", if_match: str | None = None) -> None:
         self.state = state
         self.token = token
         self._url = url
-        """The address of the request."""
+        """Path and query of the request, the cache key of its response."""
         self._if_match = if_match
 
     @contextmanager
     def read_session(self, id: str) -> Generator[OpenSession]:
-        """A session as it is, which nobody changes meanwhile. Raises `Refused`."""
+        """Lock a session for reading. Raises `ApiError`."""
         with self.state.sessions.read(id, self.token) as opened:
             yield opened
 
     def respond_cached(
         self, id: str, make: Callable[[OpenSession], T], finish: Callable[[OpenSession, T], Any] | None = None
     ) -> JsonResponse:
-        """An answer that follows from what is in a session alone: made once, and kept until it is written to.
+        """Respond with a value that depends only on the session. It is cached until the session changes.
 
-        `finish` does what takes long, with what was made, while the session is not held.
+        `make` runs while the session is locked, `finish` afterwards; slow work belongs into `finish`.
         """
         with self.state.sessions.use(id, self.token) as opened:
             session = opened.session
@@ -188,7 +194,7 @@ class RequestContext:
 
     @contextmanager
     def write_session(self, id: str) -> Generator[OpenSession]:
-        """A session to write to, if it is as the request says. Raises `Refused`."""
+        """Lock a session for writing, if it matches the `If-Match` header. Raises `ApiError`."""
         with self.state.sessions.use(id, self.token) as opened:
             for pause in self.state.sessions.wait_for_lock(opened):
                 time.sleep(pause)
@@ -203,13 +209,13 @@ class RequestContext:
         opened.feed.wake()
 
     def _lock_session(self, opened: OpenSession) -> AbstractContextManager[object]:
-        """Nobody else writes; where the request says what it has seen, no other process either."""
+        """Lock the session in this process; with an `If-Match` header, against other processes too."""
         session = opened.session
         return session.hold_lock() if self._if_match is None else session.require_unchanged()
 
     @contextmanager
     def use_session(self, id: str) -> Generator[OpenSession]:
-        """A session for something that takes its time, and is not held meanwhile. Raises `Refused`."""
+        """Keep a session open for a long operation, without locking it. Raises `ApiError`."""
         with self.state.sessions.use(id, self.token) as opened:
             with opened.session.hold_lock():
                 self.check_if_match(opened)
@@ -217,7 +223,7 @@ class RequestContext:
         opened.feed.wake()
 
     def check_if_match(self, opened: OpenSession) -> None:
-        """Raises `Refused` where the session has changed since what the request says it has seen."""
+        """Raises `ApiError` if the session does not match the `If-Match` header."""
         if self._if_match is None or self._if_match.strip() == "*":
             return
         wanted = [tag.strip() for tag in self._if_match.split(",")]
@@ -225,19 +231,19 @@ class RequestContext:
             raise _make_changed_error()
 
     def check_can_run(self) -> None:
-        """Raises `Refused` where no model may be asked for this token."""
+        """Raises `ApiError` if this request may not call a model."""
         if "run" not in self.token.scopes:
             raise _make_missing_scope_error("run")
         if not self.state.allow_run:
-            raise ApiError(403, "this server asks no model: it was started without --allow-run", code="no_runs")
+            raise ApiError(403, "this server does not run agents; start it with --allow-run", code="no_runs")
 
     async def find_workspace(self, opened: OpenSession) -> Workspace:
-        """Where the agents of a session work for this token. Raises `Refused`."""
+        """Return the workspace of agents in a session, for this token. Raises `ApiError`."""
         return await asyncio.to_thread(self.state.workspaces.find, self.token, opened.session.cwd)
 
 
 def _make_changed_error() -> ApiError:
-    return ApiError(412, "the session has changed since: read it anew")
+    return ApiError(412, "the session has changed; load it again")
 
 
 def _make_missing_scope_error(scope: Scope) -> ApiError:
@@ -245,7 +251,7 @@ def _make_missing_scope_error(scope: Scope) -> ApiError:
 
 
 def _check_query(request: Request) -> None:
-    """Refuse parameters that the route does not know: an ignored one may have been meant to leave something out."""
+    """Reject unknown query parameters: ignoring one could return more than the client asked for."""
     if not request.query_params:
         return
     route: APIRoute = request.scope["route"]
@@ -257,7 +263,7 @@ def _check_query(request: Request) -> None:
 
 
 def _iter_query_names(dependant: Dependant) -> Iterator[str]:
-    """The names of the query parameters of a route."""
+    """Yield the names of the query parameters of a route."""
     for inner in dependant.dependencies:
         yield from _iter_query_names(inner)
     for parameter in dependant.query_params:
@@ -269,10 +275,10 @@ def _create_context(request: Request, scope: Scope) -> RequestContext:
     if scope not in token.scopes:
         raise _make_missing_scope_error(scope)
     _check_query(request)
-    serving: AppState = request.app.state.app_state
-    if serving.is_closing:
-        raise ApiError(503, "the server is closing")
-    return RequestContext(serving, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))
+    state: AppState = request.app.state.app_state
+    if state.is_closing:
+        raise ApiError(503, "the server is shutting down")
+    return RequestContext(state, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))
 
 
 async def require_read(request: Request) -> RequestContext:
@@ -296,10 +302,10 @@ RunContext = Annotated[RequestContext, Depends(require_run)]
 
 
 class RequestBody:
-    """What the body of a request says, in a shape. For `Annotated[Shape, Depends(Said(Shape))]`."""
+    """Decodes the body of a request. Use as `Annotated[Schema, Depends(RequestBody(Schema))]`."""
 
-    def __init__(self, shape: type[RequestModel], *, allow_empty: bool = False) -> None:
-        self._shape = shape
+    def __init__(self, schema: type[RequestModel], *, allow_empty: bool = False) -> None:
+        self._schema = schema
         self._allow_empty = allow_empty
 
     async def __call__(self, request: Request) -> Any:
@@ -307,11 +313,11 @@ class RequestBody:
         if not raw.strip() and self._allow_empty:
             raw = b"{}"
         try:
-            return msgspec.json.decode(raw, type=self._shape)
+            return msgspec.json.decode(raw, type=self._schema)
         except msgspec.ValidationError as error:
             raise ApiError(422, ": ".join(filter(None, describe_validation_error(error, "field")))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ApiError(400, f"the body is no JSON: {error}") from None
+            raise ApiError(400, f"the body is not valid JSON: {error}") from None
 
 
 class JsonResponse(Response):
@@ -320,7 +326,7 @@ class JsonResponse(Response):
     def __init__(
         self, content: Any = None, status_code: int = 200, *, at: OpenSession | SessionPosition | None = None
     ) -> None:
-        """An answer; `at` says of which session it tells as it is now, or how far it goes."""
+        """Encode `content`. `at` is the session or position that becomes the ETag."""
         super().__init__(encode_json(content), status_code)
         if at is not None:
             self.headers["etag"] = f'"{at.position if isinstance(at, OpenSession) else at}"'

@@ -1,12 +1,12 @@
-"""Tokens: who may ask, what, of which projects, and until when.
+"""Tokens and sign-in: who may use the server, for what, for which projects and until when.
 
-Those that are made to last stand in `tokens.json` in the home, by their hash alone, so that the file lets nobody in;
-the server looks at it again when it changes, so one that is revoked is refused at once, and whoever changes it does so
-alone. The token of a server is made when it starts and is gone when it ends; `serve-PORT.token` beside it has it for
-programs of the same user. Both files are the user's alone.
+`tokens.json` in the home folder stores tokens by their hashes. The server reads the file again when it changes, so a
+revoked token is refused at once. Changes to the file are made under a lock. The token of a server lasts as long as its
+process; `serve-PORT.token` makes it available to programs of the same user. Both files are readable only by the user.
 
-There are three kinds. A program carries its token in a header. A code is part of a link: it can be exchanged once, for
-the token of a browser, which is a cookie. Only a code is ever part of an address, and it is worth nothing once used.
+There are three kinds of tokens. A program sends its token in a header. A code is part of a sign-in link, and can be
+exchanged once for the token of a browser. A browser keeps its token in a cookie that scripts cannot read. The link
+carries the code in its fragment, which browsers do not send to servers.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ TOKENS_FILE = "tokens.json"
 BROWSER_SECONDS = 30 * 24 * 3600.0
 """How long a browser stays signed in."""
 MAX_BROWSERS = 50
-"""Browsers that are signed in with one token, or with links: of more, the oldest is signed out."""
+"""Maximum browsers that are signed in with one token, or with links. One more signs the oldest out."""
 
 
 class Token(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What somebody may do."""
+    """The rights of a client."""
 
     id: str
-    """How it is spoken of."""
+    """The public id."""
     hash: str
     scopes: tuple[Scope, ...]
     projects: tuple[str, ...] | None = None
-    """The folders whose sessions it may see, and those below them; `None` is all."""
+    """The folders whose sessions the token may see, including subfolders; `None` means all."""
     created: str = ""
     expires: str | None = None
-    """The time from which it counts no more; `None` is never."""
+    """When the token expires; `None` means never."""
     kind: TokenKind = "program"
     parent: str | None = None
-    """The token that a browser was signed in with: it is worth nothing without that."""
+    """The token that a browser signed in with. If that is revoked, this token is invalid too."""
 
     @property
     def root(self) -> str:
-        """The id of the token that what is used up counts for."""
+        """The id of the token whose limits apply."""
         return self.id if self.parent is None else self.parent
 
     def can_see(self, cwd: str) -> bool:
-        """Whether it may know of sessions of the folder `cwd`."""
+        """Return whether the token may see sessions in the folder `cwd`."""
         if self.projects is None:
             return True
         where = os.path.normpath(cwd) if cwd else ""
@@ -76,7 +76,7 @@ class Token(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class IssuedToken(Struct, frozen=True, kw_only=True):
-    """A new token, with the secret that is told once."""
+    """A new token and its secret, which is not stored."""
 
     secret: str
     token: Token
@@ -91,19 +91,19 @@ def issue_token(
     kind: TokenKind = "program",
     parent: str | None = None,
 ) -> IssuedToken:
-    """A new token, of 256 random bits."""
+    """Create a token with a secret of 256 random bits."""
     secret = f"st_{secrets.token_urlsafe(32)}"
     folders = None if projects is None else tuple(os.path.abspath(project) for project in projects)
-    given = set(scopes)
-    wanted: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in given)
-    if "run" in wanted and folders is not None:
+    requested = set(scopes)
+    granted: tuple[Scope, ...] = tuple(scope for scope in SCOPES if scope in requested)
+    if "run" in granted and folders is not None:
         check_sandbox()
-    if not wanted:
-        raise InvalidOperation(f"a token needs a scope: {', '.join(SCOPES)}")
+    if not granted:
+        raise InvalidOperation(f"a token needs at least one scope: {', '.join(SCOPES)}")
     token = Token(
         id=secrets.token_hex(4),
         hash=hash_secret(secret),
-        scopes=wanted,
+        scopes=granted,
         projects=folders,
         created=created,
         expires=expires,
@@ -118,20 +118,22 @@ def get_time_now() -> str:
 
 
 def add_seconds(time: str, seconds: float) -> str:
-    """A time so many seconds after another."""
+    """Return the timestamp that is some seconds after another."""
     moment = datetime.fromisoformat(time) + timedelta(seconds=seconds)
     return format_timestamp(round(moment.astimezone(UTC).timestamp() * 1000))
 
 
 def check_sandbox() -> None:
-    """Raises `InvalidOperation` where nothing keeps agents of a token for single projects inside them."""
+    """Raises `InvalidOperation` if no sandbox can limit the agents of a token to its projects."""
     from sessiontree import config
     from sessiontree.agent.sandbox import SandboxUnavailable, find_sandbox
 
     try:
         find_sandbox(config.load().tools.user)
     except SandboxUnavailable as error:
-        raise InvalidOperation(f"a token for single projects cannot have the scope run here: {error}") from error
+        raise InvalidOperation(
+            f"a token that is limited to projects cannot have the scope run here: {error}"
+        ) from error
 
 
 def hash_secret(secret: str) -> str:
@@ -139,7 +141,7 @@ def hash_secret(secret: str) -> str:
 
 
 class TokenStore:
-    """The tokens that a server knows: those in the file, and its own."""
+    """The tokens of a server: its own and those in the file."""
 
     def __init__(
         self, own: Iterable[Token] = (), file: str | None = None, now: Callable[[], str] = get_time_now
@@ -152,45 +154,45 @@ class TokenStore:
         self._lock = threading.Lock()
 
     def find(self, secret: str, kind: TokenKind = "program") -> Token | None:
-        """The token of that secret. Every one is compared, in the same time whatever matches."""
+        """Return the valid token with that secret. The comparison takes the same time whichever token matches."""
         found = _find_matching((*self._server_tokens, *self.read_stored()), secret, kind)
         return found if found is not None and self.is_valid(found) else None
 
     def is_valid(self, token: Token) -> bool:
-        """Whether a token is still known, and counts."""
+        """Return whether a token is known and has not expired."""
         known = (*self._server_tokens, *self.read_stored())
         if token not in known or _has_expired(token, self._now()):
             return False
         if token.parent is None:
             return True
-        return any(one.id == token.parent and not _has_expired(one, self._now()) for one in known)
+        return any(other.id == token.parent and not _has_expired(other, self._now()) for other in known)
 
     def sign_in(self, secret: str, kind: Literal["program", "code"]) -> IssuedToken | None:
-        """A token for a browser, with the rights of a code, which counts no more then, or of a program's token."""
+        """Create a token for a browser, with the rights of a code or of a program's token. The code is used up."""
         with self._lock_file():
-            kept, now = self._read(), self._now()
-            given = _find_matching((*self._server_tokens, *kept), secret, kind)
-            if given is None or not self.is_valid(given):
+            stored, now = self._read(), self._now()
+            source = _find_matching((*self._server_tokens, *stored), secret, kind)
+            if source is None or not self.is_valid(source):
                 return None
-            lasting = kind == "program" and given not in self._server_tokens
+            is_stored = kind == "program" and source not in self._server_tokens
             until = add_seconds(now, BROWSER_SECONDS)
-            made = issue_token(
-                given.scopes,
-                given.projects,
+            issued = issue_token(
+                source.scopes,
+                source.projects,
                 created=now,
-                expires=min(until, given.expires) if lasting and given.expires is not None else until,
+                expires=min(until, source.expires) if is_stored and source.expires is not None else until,
                 kind="browser",
-                parent=given.id if lasting else None,
+                parent=source.id if is_stored else None,
             )
-            beside = [one for one in kept if one.kind == "browser" and one.parent == made.token.parent]
-            gone = {one.id for one in beside[: max(0, len(beside) + 1 - MAX_BROWSERS)]}
+            others = [other for other in stored if other.kind == "browser" and other.parent == issued.token.parent]
+            removed = {other.id for other in others[: max(0, len(others) + 1 - MAX_BROWSERS)]}
             if kind == "code":
-                gone.add(given.id)
-            self._write((*(one for one in kept if one.id not in gone), made.token))
-            return made
+                removed.add(source.id)
+            self._write((*(other for other in stored if other.id not in removed), issued.token))
+            return issued
 
     def read_stored(self) -> tuple[Token, ...]:
-        """Those in the file, as it is now. Raises `StoreError` where it does not tell."""
+        """Return the tokens in the file. Raises `StoreError` if it is unreadable."""
         with self._lock:
             seen = self._read_file_identity()
             if seen != self._file_identity:
@@ -210,35 +212,35 @@ class TokenStore:
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StoreError(self._file, f"it does not tell which tokens there are: {error}") from error
+            raise StoreError(self._file, f"cannot read the tokens: {error}") from error
 
     def add(self, token: Token) -> None:
-        """Keep a token for later."""
+        """Store a token in the file."""
         with self._lock_file():
             self._write((*self._read(), token))
 
     def revoke(self, id: str) -> Token:
-        """Forget a token: it is refused from now on. Raises `NotFound`."""
+        """Delete a token and the browser tokens that depend on it. Raises `NotFound`."""
         with self._lock_file():
-            kept = self._read()
-            found = next((token for token in kept if token.id == id), None)
+            stored = self._read()
+            found = next((token for token in stored if token.id == id), None)
             if found is None:
                 raise NotFound("token", id)
-            self._write([token for token in kept if token is not found and token.parent != id])
+            self._write([token for token in stored if token is not found and token.parent != id])
             return found
 
     @contextlib.contextmanager
     def _lock_file(self) -> Generator[None]:
-        """Nobody else changes the file meanwhile, so that what another has revoked does not come back."""
+        """Lock the file while it is changed, so that no revoked token is written back."""
         make_private_directory(os.path.dirname(self._file))
         with FileLock(get_lock_path(self._file)):
             yield
 
     def _write(self, tokens: Iterable[Token]) -> None:
-        """Keep these tokens, without those that have expired."""
+        """Write these tokens to the file, except for expired ones."""
         now = self._now()
-        kept = [token for token in tokens if not _has_expired(token, now)]
-        write_private(self._file, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+        stored = [token for token in tokens if not _has_expired(token, now)]
+        write_private(self._file, msgspec.json.format(msgspec.json.encode(stored)) + b"\n")
 
 
 def _find_matching(tokens: Iterable[Token], secret: str, kind: TokenKind) -> Token | None:
@@ -255,20 +257,20 @@ def _has_expired(token: Token, now: str) -> bool:
 
 
 def get_token_path(port: int) -> str:
-    """Where the token of the server on a port is."""
+    """Return the path of the file with the token of the server on a port."""
     return os.path.join(get_home(), f"serve-{port}.token")
 
 
 def get_address_path(port: int) -> str:
-    """Where the address is that the server on a port is opened at."""
+    """Return the path of the file with the address of the server on a port."""
     return os.path.join(get_home(), f"serve-{port}.address")
 
 
 @contextlib.contextmanager
 def announce_server(port: int, address: str) -> Generator[None]:
-    """Let other commands know the address of a server while this is entered.
+    """Announce the address of a running server to other commands.
 
-    The file is locked, which ends with the process: one that a killed server left behind is nobody's.
+    The file is locked as long as the process lives, so the file of a killed server is recognized as stale.
     """
     path = get_address_path(port)
     write_private(path, address.encode() + b"\n")
@@ -282,7 +284,7 @@ def announce_server(port: int, address: str) -> Generator[None]:
 
 
 def list_server_addresses() -> list[str]:
-    """The addresses at which the running servers of this home are opened."""
+    """Return the addresses of all running servers of this home folder."""
     found: list[str] = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(get_home())):
@@ -301,38 +303,38 @@ NEW_LINK_HINT = "get a new one with: sessiontree token link"
 
 
 class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a page signs in with: one of both."""
+    """The credential of a sign-in: either a code or a token."""
 
     code: str | None = None
     token: str | None = None
 
 
 def get_cookie_name(port: int) -> str:
-    """Cookies do not tell ports apart, so the name does."""
+    """Return the cookie name for a port. Cookies are shared by all ports of a host, so the name contains the port."""
     return f"sessiontree-{port}"
 
 
 def sign_in(tokens: TokenStore, body: bytes) -> IssuedToken:
-    """A new token for a browser. Raises `Refused`."""
+    """Create a token for a browser. Raises `ApiError`."""
     try:
-        given = msgspec.json.decode(body, type=Credential)
+        credential = msgspec.json.decode(body, type=Credential)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(422, f"signing in takes a code or a token: {error}") from None
-    if (given.code is None) == (given.token is None):
-        raise ApiError(422, "signing in takes a code or a token")
-    if given.code is not None:
-        made = tokens.sign_in(given.code, "code")
-        if made is None:
-            raise ApiError(401, f"this link was used already, or has expired; {NEW_LINK_HINT}", code="used_link")
-        return made
-    made = tokens.sign_in(given.token or "", "program")
-    if made is None:
-        raise ApiError(401, "this token is not known here, has expired or was revoked")
-    return made
+        raise ApiError(422, f"sign-in needs a code or a token: {error}") from None
+    if (credential.code is None) == (credential.token is None):
+        raise ApiError(422, "sign-in needs a code or a token")
+    if credential.code is not None:
+        issued = tokens.sign_in(credential.code, "code")
+        if issued is None:
+            raise ApiError(401, f"this link has expired or was already used; {NEW_LINK_HINT}", code="used_link")
+        return issued
+    issued = tokens.sign_in(credential.token or "", "program")
+    if issued is None:
+        raise ApiError(401, "unknown, expired or revoked token")
+    return issued
 
 
 def build_cookie_header(port: int, secret: str, headers: Headers) -> tuple[bytes, bytes]:
-    """The header that gives a browser its cookie, or takes it away with an empty `secret`."""
+    """Return the header that sets the cookie of a browser. An empty `secret` deletes the cookie."""
     is_tls = any(name == b"origin" and value.lower().startswith(b"https:") for name, value in headers)
     seconds = int(BROWSER_SECONDS) if secret else 0
     parts = [f"{get_cookie_name(port)}={secret}", "Path=/", f"Max-Age={seconds}", "HttpOnly", "SameSite=Strict"]
@@ -340,5 +342,5 @@ def build_cookie_header(port: int, secret: str, headers: Headers) -> tuple[bytes
 
 
 def read_session_cookie(headers: Headers, port: int) -> str | None:
-    """What the cookie of a request says."""
+    """Return the secret in the cookie of a request."""
     return read_cookie(headers, get_cookie_name(port))

@@ -1,4 +1,4 @@
-"""Rows: entries of a session as the REST interface tells them. Values in, shapes out; no request here."""
+"""Rows of the tree, paths and branches, built from entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from sessiontree.server.session_cache import OpenSession
 
 MAX_RESULT_LENGTH = 10_000
-"""Characters of a tool's result beside its call; the row of the result has all of them."""
+"""Characters of a tool result in the row of its call. The row of the result contains all of it."""
 
 
 def get_branch(entry: Entry) -> str | None:
@@ -51,7 +51,7 @@ def get_branch(entry: Entry) -> str | None:
 
 
 def read_line(entry: Entry) -> JsonObject:
-    """The line of an entry; what of it cannot be read is told as text."""
+    """Return the JSON object of an entry, or its raw text if it is unreadable."""
     try:
         return read_object(entry.raw)
     except NotJson as error:
@@ -60,43 +60,43 @@ def read_line(entry: Entry) -> JsonObject:
 
 
 def build_tree_rows(opened: OpenSession, outline: Outline, rows: range) -> list[TreeRow]:
-    """Rows of the tree in the order of the drawing."""
+    """Build rows of the tree in drawing order."""
     shape, tree = outline.shape, opened.session.tree
-    made: list[TreeRow] = []
+    built: list[TreeRow] = []
     for row in rows:
         position = outline.rows[row]
         above = shape.parent_positions[position]
         shown = outline.nearest_rows[above] if above >= 0 else -1
         entry = tree[outline.get_id(row)]
-        made.append(
+        built.append(
             _build_tree_row(opened, entry, None if shown < 0 else outline.get_id(shown), entry.id in shape.path)
         )
-    return made
+    return built
 
 
 def build_tree_row(opened: OpenSession, entry: Entry) -> TreeRow:
-    """One entry as a row of the whole tree, which is new and at the end of some branch."""
+    """Build the row of a new entry at the end of a branch."""
     return _build_tree_row(opened, entry, opened.session.tree.parent(entry.id), entry.id == opened.leaf)
 
 
 def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, active: bool) -> TreeRow:
-    gist = opened.get_preview(entry)
+    preview = opened.get_preview(entry)
     return TreeRow(
         id=entry.id,
         parent=parent,
         type=entry.type,
-        role=gist.role,
+        role=preview.role,
         label=opened.session.tree.label(entry.id),
         branch=get_branch(entry),
         depth=opened.get_depth(entry.id),
-        timestamp=gist.timestamp,
-        text=gist.text,
+        timestamp=preview.timestamp,
+        text=preview.text,
         active=active,
     )
 
 
 class UnrenderedPathRow(NamedTuple):
-    """An entry with all that it says, and what of that is prose, which is made HTML when no session is held."""
+    """A path row and its Markdown text, which is rendered later, while the session is not locked."""
 
     row: PathRow
     prose: str | None
@@ -106,7 +106,7 @@ class UnrenderedPathRow(NamedTuple):
 
 
 def build_path_rows(opened: OpenSession, path: Sequence[Entry], rows: range) -> list[UnrenderedPathRow]:
-    """Entries of a path, with what tools answered to their calls."""
+    """Build rows of a path, with the results of tool calls."""
     following = [(entry, entry.decode()) for entry in path[rows.start : rows.stop]]
     answers = {
         call: body.message
@@ -120,7 +120,7 @@ def build_path_rows(opened: OpenSession, path: Sequence[Entry], rows: range) -> 
 
 
 def _iter_tool_results(entries: Iterable[Entry]) -> Iterator[Body]:
-    """What tools answered right behind a page: until the user speaks again."""
+    """Yield the bodies after a page, up to the next user message; they may contain tool results."""
     for entry in entries:
         body = entry.decode()
         if isinstance(body, Message) and get_role(body.message) == "user":
@@ -129,37 +129,37 @@ def _iter_tool_results(entries: Iterable[Entry]) -> Iterator[Body]:
 
 
 def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[str, JsonObject]) -> UnrenderedPathRow:
-    """An entry with all that it says, given what it holds."""
+    """Build the row of an entry. `answers` contains the results of tool calls by call id."""
     message = body.message if isinstance(body, Message) else {}
-    words = _get_text(body)
-    spending = [found for usage in list_usages(body) if (found := sum_usage(usage)) is not None]
+    text_content = _get_text(body)
+    costs = [found for usage in list_usages(body) if (found := sum_usage(usage)) is not None]
     uses = [_build_tool_use(call.name, call.arguments, answers.get(call.id)) for call in get_tool_calls(message)]
     model = get_model(message)
     usage = message.get("usage")
     thinking = "\n".join(coerce_string(block.get("thinking")) for block in iter_blocks(message.get("content"))).strip()
     images = sum(block.get("type") == "image" for block in iter_blocks(_get_content(body)))
-    gist = opened.get_preview(entry)
+    preview = opened.get_preview(entry)
     row = PathRow(
         id=entry.id,
         parent=opened.session.tree.parent(entry.id),
         type=entry.type,
-        role=gist.role,
+        role=preview.role,
         label=opened.session.tree.label(entry.id),
         branch=get_branch(entry),
-        timestamp=gist.timestamp,
-        text=gist.text if words is None else words,
+        timestamp=preview.timestamp,
+        text=preview.text if text_content is None else text_content,
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=coerce_string(message.get("errorMessage")) or UNSET,
         failed=_has_failed(message) or UNSET,
         images=images or UNSET,
         merge=is_merge(body) or UNSET,
-        cost=sum(item.cost for item in spending) if spending else UNSET,
-        tokens=sum(item.tokens for item in spending) if spending else UNSET,
+        cost=sum(item.cost for item in costs) if costs else UNSET,
+        tokens=sum(item.tokens for item in costs) if costs else UNSET,
         model=":".join(model) if model is not None else UNSET,
         usage=usage if is_object(usage) else UNSET,
     )
-    return UnrenderedPathRow(row, words if get_answered_call(message) is None else None)
+    return UnrenderedPathRow(row, text_content if get_answered_call(message) is None else None)
 
 
 def _get_content(body: Body) -> Any:
@@ -173,13 +173,13 @@ def _get_content(body: Body) -> Any:
 
 
 def _has_failed(message: JsonObject) -> bool:
-    """Whether a tool or a command told that it went wrong."""
-    told = message.get("isError") is True or message.get("cancelled") is True
-    return told or coerce_number(message.get("exitCode")) != 0
+    """Return whether a tool or a command reported an error."""
+    has_error = message.get("isError") is True or message.get("cancelled") is True
+    return has_error or coerce_number(message.get("exitCode")) != 0
 
 
 def _get_text(body: Body) -> str | None:
-    """What an entry says in full; `None` for one that says nothing to a reader."""
+    """Return the full text of an entry, or `None` if it has no text for readers."""
     match body:
         case Message(message):
             if get_role(message) in ("bashExecution", "pythonExecution"):
@@ -202,7 +202,7 @@ def _build_tool_use(name: str, arguments: Any, answer: JsonObject | None) -> Too
 
 
 def build_branch_list(session: Session, limit: int, cursor: str | None) -> BranchListResponse:
-    """A page of the branches. Raises `Refused`."""
+    """Build a page of the branches. Raises `ApiError`."""
     page, following = get_page(session.branches, limit, cursor)
     return BranchListResponse(
         branches=[_build_branch(info) for info in page], current=session.heads.current, next=following

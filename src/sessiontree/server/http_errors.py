@@ -1,7 +1,4 @@
-"""Refusals: what a request is answered with when it cannot be done. One status and one code for each kind of error.
-
-Nothing here knows HTTP beyond the number of a status. What went wrong is told in one sentence, never as a trace.
-"""
+"""API errors: one status and one code for each kind of error, and one sentence that says what happened."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ INTERNAL_ERROR = "internal error; see the server log"
 
 
 class ApiError(Exception):
-    """A request that is not done."""
+    """An error response."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -57,17 +54,17 @@ class ApiError(Exception):
 
 
 def make_session_not_found(id: str) -> ApiError:
-    """The same for a session that is not there and for one that the token may not see."""
-    return ApiError(404, f"no session {id!r}")
+    """Return the same error for a missing session and for one that the token may not see."""
+    return ApiError(404, f"session {id!r} not found")
 
 
 def make_insufficient_rights() -> ApiError:
-    """For a token that is limited to projects, about an agent that is not."""
-    return ApiError(403, "the agent was started with more rights than the token has", code="more_rights")
+    """Return the error for a limited token that addresses an agent without limits."""
+    return ApiError(403, "the agent has more rights than this token", code="more_rights")
 
 
 def convert_error(error: SessionTreeError) -> ApiError:
-    """How an error of the library is told."""
+    """Return the API error for an error of the library."""
     from sessiontree.model.base import ModelError
     from sessiontree.model.selection import NoModel
     from sessiontree.ops.summarize import SummaryFailed

@@ -1,7 +1,6 @@
-"""Listening: the server on its port, from the moment it takes connections to its clean end.
+"""The HTTP server: its socket, connection limits and shutdown.
 
-Connections that do not finish their headers in time are closed, and what is no HTTP is told so in JSON. Which
-requests are answered is not decided here.
+Connections that do not send their headers in time are closed. Invalid HTTP gets a JSON error.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from sessiontree.server.http_errors import ApiError
 from sessiontree.server.request_checks import ServerLimits
 
 SHUTDOWN_SECONDS = 5
-"""How long requests under way have to come to their end when the server closes."""
+"""How long active requests may take when the server shuts down."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `InvalidOperation` where that cannot be."""
+    """Return a listening socket. Raises `InvalidOperation`."""
     name = host.strip("[]")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
-    # With the protocol named, asyncio has what it writes sent at once; otherwise answers wait for 40 ms.
-    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it, responses are delayed by 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.bind((name, port))
-        made.listen(128)
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind((name, port))
+        listener.listen(128)
     except OSError as error:
-        made.close()
+        listener.close()
         if error.errno == errno.EADDRINUSE:
-            said = f"port {port} of {host} is taken: another server runs there; choose another with --port"
+            message = f"port {port} on {host} is in use by another server; choose another port with --port"
         else:
-            said = f"cannot listen on {host}, port {port}: {error.strerror or error}"
-        raise InvalidOperation(said) from error
-    return made
+            message = f"cannot listen on {host}, port {port}: {error.strerror or error}"
+        raise InvalidOperation(message) from error
+    return listener
 
 
 class HttpServer(uvicorn.Server):
-    """A server that says when it is ready, and when it begins to close."""
+    """A server that calls `ready` when it accepts connections, and shuts down the application state first."""
 
     def __init__(
         self,
@@ -58,8 +57,8 @@ class HttpServer(uvicorn.Server):
         limits: ServerLimits,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        given = {"header_seconds": limits.header_seconds, "max_connections": limits.connections}
-        protocol = type("Protocol", (_HttpProtocol,), given)
+        options = {"header_seconds": limits.header_seconds, "max_connections": limits.connections}
+        protocol = type("Protocol", (_HttpProtocol,), options)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -88,24 +87,24 @@ class HttpServer(uvicorn.Server):
 
 
 async def refuse_connection(scope: Any, receive: Any, send: Any) -> None:
-    """Answer whatever is asked on a connection that is one too many."""
-    said = ApiError(503, "too many connections are open; try again a little later", code="too_many")
-    body = msgspec.json.encode(said.payload)
+    """Answer every request on a connection above the limit with an error."""
+    error = ApiError(503, "too many open connections; try again later", code="too_many")
+    body = msgspec.json.encode(error.payload)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
         (b"retry-after", b"1"),
     ]
-    await send({"type": "http.response.start", "status": said.status, "headers": headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 class _HttpProtocol(H11Protocol):
-    """HTTP/1.1, with an end to the patience for headers.
+    """HTTP/1.1 with a timeout for headers.
 
-    When there are too many connections, the one that has waited longest without a request makes room for a new one:
-    who opens many and asks nothing must not keep others out. If all are busy, a new one is refused.
+    At the connection limit, the longest idle connection is closed for a new connection, so idle connections cannot keep
+    clients out. If all are busy, the new connection is refused.
     """
 
     header_seconds = 10.0
@@ -119,18 +118,20 @@ class _HttpProtocol(H11Protocol):
             self.app = refuse_connection
 
     def _close_idle_connection(self) -> bool:
-        """Close the connection that waits longest for a request, if there is one besides this."""
-        waiting = [
-            one for one in self.connections if isinstance(one, _HttpProtocol) and one is not self and one.is_idle
+        """Close the other connection that has been idle longest. Return whether there was one."""
+        idle = [
+            other
+            for other in self.connections
+            if isinstance(other, _HttpProtocol) and other is not self and other.is_idle
         ]
-        if not waiting:
+        if not idle:
             return False
-        min(waiting, key=lambda one: one._idle_since).transport.close()
+        min(idle, key=lambda other: other._idle_since).transport.close()
         return True
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is under way on this connection."""
+        """Whether this connection has no active request."""
         states = self.conn.our_state, self.conn.their_state
         return states == (h11.IDLE, h11.IDLE) and not self.transport.is_closing()
 
@@ -144,7 +145,7 @@ class _HttpProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._idle_since = self.loop.time()
-        if self.conn.trailing_data[0]:  # the next request has begun
+        if self.conn.trailing_data[0]:  # the next request has started to arrive
             self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -169,7 +170,7 @@ class _HttpProtocol(H11Protocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        body = msgspec.json.encode(ApiError(400, "this is no HTTP request that can be understood").payload)
+        body = msgspec.json.encode(ApiError(400, "invalid HTTP request").payload)
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):

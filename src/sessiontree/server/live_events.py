@@ -1,9 +1,9 @@
-"""Live events of a session: every entry once and in order for ever, and what passes by from a bounded buffer.
+"""Live events of a session: the feed that jobs publish to, the watcher that notices new entries, and the open streams.
 
-Entries are read from the session itself, so those that other processes write are told too, and a client that was away
-gets all that it missed. Deltas, runs and queues are told as they happen and kept for a while only: they are numbered,
-and each says how many entries there were before it, so that both kinds come in one order. A client that is too slow
-for the buffer is told to read the session anew. Nothing here grows with the number of clients but their own places.
+New entries are read from the session itself, so clients also get entries of other processes and lose nothing while they
+are away. Other events, such as deltas and runs, are kept only in a bounded buffer. Each stores how many entries existed
+before it, so that a client gets both kinds in one order. A client that is too slow for the buffer must load the session
+again. Memory does not grow with the number of clients, except for their positions.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from sessiontree.server.request_checks import ServerLimits
 from sessiontree.store.base import Cursor, LineChunk, Store
 
 FILE_POLL_SECONDS = 0.2
-"""Seconds between two looks at a file that others may write to."""
+"""How often to check a session file for changes."""
 STORE_WAIT_SECONDS = 1.0
-"""Seconds that a database is waited for, before looking whether anybody still listens."""
+"""How long to wait for a database notification before checking whether a client still listens."""
 
 
 @runtime_checkable
 class NotifyingStore(Protocol):
-    """A store that says when others have written."""
+    """A store that notifies about writes of other processes."""
 
     def wait_for_change(self, after: Cursor, timeout: float) -> bool: ...
 
@@ -44,21 +44,22 @@ class NotifyingStore(Protocol):
 
 
 class TransientEvent(Struct, frozen=True):
-    """An event that is not in the session."""
+    """An event that is not stored in the session."""
 
     number: int
     entry_count: int
-    """How many entries there were when it happened."""
+    """The number of entries when it was published."""
     kind: str
     data: bytes
 
 
 class EventFeed:
-    """What passes by in one session, and who waits for something to happen in it. For any thread."""
+    """The transient events of a session, and the clients that wait for changes. For any thread."""
 
     def __init__(self, limit: int) -> None:
         self.feed_id = secrets.token_hex(4)
-        """Tells the numbers of this feed from those of one before it."""
+        """Distinguishes the event numbers of this feed from those of an earlier process."""
+
         self._limit = limit
         self._lock = threading.Lock()
         self._events: deque[TransientEvent] = deque()
@@ -72,7 +73,7 @@ class EventFeed:
         return self._last
 
     def publish(self, kind: str, data: JsonObject, count: Callable[[], int]) -> None:
-        """Tell of something, behind as many entries as `count` says there are."""
+        """Publish an event after as many entries as `count` returns."""
         raw = encode_json(data)
         with self._lock:
             self._last += 1
@@ -83,7 +84,7 @@ class EventFeed:
         self.wake()
 
     def read_after(self, number: int) -> Sequence[TransientEvent] | None:
-        """What has passed by since; `None` where some of it is not kept any more."""
+        """Return the events after a number, or `None` if some of them are no longer buffered."""
         with self._lock:
             if number > self._last or self._last - number > len(self._events):
                 return None
@@ -91,7 +92,7 @@ class EventFeed:
             return list(newest_first)[::-1]
 
     def find_start(self, count: int) -> int:
-        """The number to go on from for somebody who has read `count` entries, and knows nothing of what passed by."""
+        """Return the event number from which a client continues that has read `count` entries and no events."""
         with self._lock:
             for event in self._events:
                 if event.entry_count >= count:
@@ -102,29 +103,29 @@ class EventFeed:
 
     @contextmanager
     def subscribe(self) -> Generator[asyncio.Event]:
-        """An event that is set whenever something has happened. Whoever waits for it clears it first."""
-        mine = asyncio.get_running_loop(), asyncio.Event()
+        """Yield an event that is set at every change. Clear it before you wait for it."""
+        waiter = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._waiters.append(mine)
+            self._waiters.append(waiter)
         try:
-            yield mine[1]
+            yield waiter[1]
         finally:
             with self._lock:
-                self._waiters.remove(mine)
+                self._waiters.remove(waiter)
 
     def wake(self) -> None:
-        """Say that something has happened: an entry, or an event."""
+        """Wake all waiting clients, after a new entry or event."""
         with self._lock:
             waiting = tuple(self._waiters)
         for loop, event in waiting:
-            with suppress(RuntimeError):  # that loop has ended
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(event.set)
 
 
 class SessionWatcher:
-    """Looks at a session as long as somebody listens, and wakes the feed when others have written to it.
+    """Watches a session for writes of other processes while clients listen, and wakes the feed.
 
-    A database says so itself, to a thread that waits for it; a file is looked at now and then.
+    A database notifies a waiting thread. A file is polled.
     """
 
     def __init__(self, store: Store, file: str, feed: EventFeed) -> None:
@@ -137,7 +138,7 @@ class SessionWatcher:
 
     @contextmanager
     def watch(self) -> Generator[None]:
-        """Watch while this is entered. For one event loop."""
+        """Watch the session inside this context. For one event loop."""
         self._listeners += 1
         if self._listeners == 1:
             self._start()
@@ -153,7 +154,7 @@ class SessionWatcher:
             self._stopped = threading.Event()
             threading.Thread(target=self._wait_for_store, args=(self._store, self._stopped), daemon=True).start()
         else:
-            # Seen before anybody reads, so that nothing written meanwhile is missed.
+            # Read the identity before clients read, so that no write in between is missed.
             self._task = asyncio.create_task(self._poll_file(self._read_file_identity()))
 
     def _stop(self) -> None:
@@ -162,16 +163,16 @@ class SessionWatcher:
         if self._task is not None:
             self._task.cancel()
 
-    def _wait_for_store(self, store: NotifyingStore, left: threading.Event) -> None:
+    def _wait_for_store(self, store: NotifyingStore, stopped: threading.Event) -> None:
         seen: Cursor | None = None
-        while not left.is_set():
+        while not stopped.is_set():
             try:
                 if seen is None or store.wait_for_change(seen, STORE_WAIT_SECONDS):
-                    seen = store.read_end().cursor  # before anybody is woken: what comes later is waited for
+                    seen = store.read_end().cursor  # before waking clients, so that later writes are noticed
                     self._feed.wake()
-            except SessionTreeError:  # whoever is woken is told; a database comes back
+            except SessionTreeError:  # clients see the error when they read; the database may come back
                 self._feed.wake()
-                left.wait(STORE_WAIT_SECONDS)
+                stopped.wait(STORE_WAIT_SECONDS)
                 seen = None
 
     async def _poll_file(self, seen: tuple[int, int, int] | None) -> None:
@@ -191,22 +192,28 @@ class SessionWatcher:
 
 
 TOO_MANY_STREAMS = "too_many_streams"
-"""The code of a refusal: whoever asked may show what happens by asking now and then."""
+"""An error code that tells clients to poll instead."""
 
 
 class StreamSlot:
-    """The place of one open stream."""
+    """An open event stream."""
 
     def __init__(self, token: Token, page: tuple[str, str] | None) -> None:
         self.token = token.root
         self.page = page
         self.is_replaced = False
-        """The same page has opened the stream again."""
+        """Whether the same page has opened the stream again."""
         self.wake: Callable[[], None] = lambda: None
-        """Has the stream look whether it is over."""
+        """Makes the stream check whether it was replaced."""
 
 
 class StreamRegistry:
+    """The open event streams, limited per token and in total. For one event loop.
+
+    A page sends its id. If it reconnects before the server has noticed that the old connection is dead, the new stream
+    replaces the old one.
+    """
+
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._slots: list[StreamSlot] = []
@@ -215,22 +222,24 @@ class StreamRegistry:
         return len(self._slots)
 
     def open_slot(self, token: Token, path: str, page: str | None) -> StreamSlot:
-        """Count one more stream of a token; `page` names the page that it is for, if one. Raises `Refused`."""
+        """Register a stream of a token; `page` identifies the page that opens it. Raises `ApiError`."""
         slot = StreamSlot(token, None if page is None else (page, path))
         if slot.page is not None:
-            for old in [one for one in self._slots if (one.token, one.page) == (slot.token, slot.page)]:
+            for old in [other for other in self._slots if (other.token, other.page) == (slot.token, slot.page)]:
                 old.is_replaced = True
                 self.close_slot(old)
                 old.wake()
-        most = self._limits.token_streams
-        if sum(one.token == token.root for one in self._slots) >= most:
+        limit = self._limits.token_streams
+        if sum(other.token == token.root for other in self._slots) >= limit:
             raise ApiError(
                 429,
-                f"the limit of event streams for one token is {most}; close other pages that use it",
+                f"event stream limit of {limit} per token reached; close other pages that use it",
                 code=TOO_MANY_STREAMS,
             )
         if len(self._slots) >= self._limits.streams:
-            raise ApiError(429, f"the limit of event streams for all is {self._limits.streams}", code=TOO_MANY_STREAMS)
+            raise ApiError(
+                429, f"event stream limit of {self._limits.streams} per server reached", code=TOO_MANY_STREAMS
+            )
         self._slots.append(slot)
         return slot
 

@@ -1,9 +1,8 @@
-"""The door: what every request passes before any route sees it, and every answer on its way out.
+"""The middleware that every request passes: authentication, rate limits, body limits and idempotency keys.
 
-In this order: the name it was sent to, where it comes from, the token or the cookie, how fast and how much is asked,
-what kind of body it brings and how long that is. Only then is it routed. A request that carries an idempotency key is
-done once. Whatever goes wrong inside is told as an error without a trace, and logged. The page at `/` and its files
-hold no data and take no token; signing in and out gives a browser its cookie and takes it away.
+It checks the host name, the origin, the token or cookie, the request rate, and the type and length of the body, in this
+order, before the request is routed. The page at `/` and its files need no token. Unexpected errors are logged and
+answered without a traceback.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.server.app_state import TOKEN_KEY, AppState
 from sessiontree.server.auth import SIGN_IN, SIGN_OUT, Token, build_cookie_header, read_session_cookie, sign_in
-from sessiontree.server.http_errors import ApiError, convert_error
+from sessiontree.server.http_errors import INTERNAL_ERROR, ApiError, convert_error
 from sessiontree.server.request_checks import (
     Headers,
     RateLimiter,
@@ -36,15 +35,15 @@ from sessiontree.server.request_checks import (
 )
 
 MAX_STORED_RESPONSES = 1000
-"""Answers that are kept at most."""
+"""The number of responses cached for idempotency keys, in the memory of this process."""
 MAX_STORED_BYTES = 32 << 20
 MAX_KEY_LENGTH = 200
 RETRYABLE_STATUSES = (408, 412, 429)
-"""Refusals after which the same request may be sent again, once there is time or what it has seen is seen anew."""
+"""Errors after which a client may send the same request with the same key again."""
 
 
 class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -58,7 +57,7 @@ class _CachedRequest(Struct):
 
 
 def compute_fingerprint(*parts: bytes) -> bytes:
-    """What tells one request from another."""
+    """Return a hash that identifies a request."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part)
@@ -66,46 +65,51 @@ def compute_fingerprint(*parts: bytes) -> bytes:
 
 
 class IdempotencyCache:
-    """The answers to requests that carried a key. For one event loop."""
+    """Responses to requests with an idempotency key, by token. For one event loop.
+
+    A repeated request gets the same response and is not run again, also while the first one is still running.
+    """
 
     def __init__(self) -> None:
         self._requests: OrderedDict[tuple[str, bytes], _CachedRequest] = OrderedDict()
         self._size = 0
 
     async def run_once(
-        self, owner: str, key: bytes, request: bytes, do: Callable[[], Awaitable[StoredResponse]]
+        self, owner: str, key: bytes, request: bytes, run_request: Callable[[], Awaitable[StoredResponse]]
     ) -> tuple[StoredResponse, bool]:
-        """The answer, and whether it is one from before. Raises `Refused` for a key that was another request's."""
+        """Return the response and whether it is a replay. Raises `ApiError` if another request used the key."""
         if not key or len(key) > MAX_KEY_LENGTH:
             raise ApiError(400, f"an idempotency key has 1 to {MAX_KEY_LENGTH} characters")
         known = self._requests.get((owner, key))
         if known is not None:
             if known.fingerprint != request:
-                raise ApiError(422, "this idempotency key was another request's", code="key_reused")
+                raise ApiError(422, "another request used this idempotency key", code="key_reused")
             return await asyncio.shield(known.response), True
-        kept = _CachedRequest(request, asyncio.get_running_loop().create_future())
-        self._requests[owner, key] = kept
+        cached = _CachedRequest(request, asyncio.get_running_loop().create_future())
+        self._requests[owner, key] = cached
         try:
-            reply = await do()
+            reply = await run_request()
         except BaseException as error:
             self._forget(owner, key)
-            if not kept.response.done():
-                kept.response.set_exception(error if isinstance(error, Exception) else ApiError(503, "it was given up"))
-                kept.response.exception()  # nobody need be waiting for it
+            if not cached.response.done():
+                cached.response.set_exception(
+                    error if isinstance(error, Exception) else ApiError(503, "the request was cancelled")
+                )
+                cached.response.exception()  # mark it as retrieved: no repeated request may be waiting
             raise
-        kept.response.set_result(reply)
+        cached.response.set_result(reply)
         if reply.status >= 500 or reply.status in RETRYABLE_STATUSES:
             self._forget(owner, key)
         else:
-            kept.size = len(reply.body)
-            self._size += kept.size
+            cached.size = len(reply.body)
+            self._size += cached.size
             self._evict()
         return reply, False
 
     def _forget(self, owner: str, key: bytes) -> None:
-        kept = self._requests.pop((owner, key), None)
-        if kept is not None:
-            self._size -= kept.size
+        cached = self._requests.pop((owner, key), None)
+        if cached is not None:
+            self._size -= cached.size
 
     def _evict(self) -> None:
         for owner, key in list(self._requests):
@@ -124,7 +128,7 @@ log = logging.getLogger("sessiontree.server")
 
 API = "/api"
 UNKNOWN_CLIENT = "stranger"
-"""Whose bucket requests without a known token come from."""
+"""The rate limiter of requests without a valid token."""
 WRITE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
@@ -173,7 +177,7 @@ class RequestMiddleware:
             if _is_api(scope["path"]):
                 scope[TOKEN_KEY] = await self._authenticate(scope["headers"], writes=scope["method"] in WRITE_METHODS)
             if self._active_requests > self._state.limits.requests:
-                raise ApiError(429, "too many requests are under way")
+                raise ApiError(429, "too many concurrent requests")
             if scope["path"] in (SIGN_IN, SIGN_OUT):
                 await self._handle_sign_in(scope, receive, out)
             elif scope["method"] in WRITE_METHODS and _is_api(scope["path"]):
@@ -186,12 +190,12 @@ class RequestMiddleware:
             await self._send_error(convert_error(error), out)
         except Exception:
             log.exception("%s %s failed", escape_line(scope["method"]), escape_line(scope["path"]))
-            await self._send_error(ApiError(500, "something went wrong here; the server's log tells what"), out)
+            await self._send_error(ApiError(500, INTERNAL_ERROR), out)
         finally:
             self._active_requests -= 1
 
     async def _authenticate(self, headers: Headers, *, writes: bool) -> Token:
-        """The token of a request, from its header or its cookie. Raises `Refused`."""
+        """Return the token of a request, from its header or cookie. Raises `ApiError`."""
         secret, tokens = read_bearer_token(headers), self._state.tokens
         browser = read_session_cookie(headers, self._state.hosts.port) if secret is None else None
         if browser is not None:
@@ -200,44 +204,44 @@ class RequestMiddleware:
             token = tokens.find(secret) if secret is not None else None
             if browser is not None:
                 token = tokens.find(browser, "browser")
-        except SessionTreeError as error:  # who has no token yet is not told of files
-            log.error("no token can be looked up: %s", escape_line(str(error)))
-            raise ApiError(500, "no token can be looked up here; the server's log tells why") from error
+        except SessionTreeError as error:  # a client without a token must not see file names
+            log.error("cannot read the tokens: %s", escape_line(str(error)))
+            raise ApiError(500, "cannot check tokens; see the server log") from error
         if not self._get_rate_limiter(UNKNOWN_CLIENT if token is None else token.root).try_acquire(time.monotonic()):
-            raise ApiError(429, "too many requests in a short time")
+            raise ApiError(429, "too many requests; try again later")
         if token is None:
-            raise ApiError(401, "a token is needed: Authorization: Bearer TOKEN")
+            raise ApiError(401, "token required; send Authorization: Bearer TOKEN")
         return token
 
     async def _handle_sign_in(self, scope: MutableMapping[str, Any], receive: Receive, out: _ResponseSender) -> None:
-        """Give a browser its cookie, or take it away."""
+        """Set or delete the cookie of a browser."""
         headers: Headers = scope["headers"]
         if scope["method"] != "POST":
-            raise ApiError(405, "this address does not take that method")
+            raise ApiError(405, "method not allowed at this address")
         if not self._get_rate_limiter(UNKNOWN_CLIENT).try_acquire(time.monotonic()):
-            raise ApiError(429, "too many requests in a short time")
+            raise ApiError(429, "too many requests; try again later")
         check_content_headers(headers, self._state.limits.body)
         body = await self._read_body(receive)
         check_same_origin(headers, writes=True)
         tokens, port = self._state.tokens, self._state.hosts.port
         if scope["path"] == SIGN_IN:
-            made = await asyncio.to_thread(sign_in, tokens, body)
-            told, given = {"id": made.token.id, "expires": made.token.expires}, made.secret
+            issued = await asyncio.to_thread(sign_in, tokens, body)
+            content, given = {"id": issued.token.id, "expires": issued.token.expires}, issued.secret
         else:
             token = tokens.find(read_session_cookie(headers, port) or "", "browser")
             if token is not None:
-                with contextlib.suppress(NotFound):  # another request was faster
+                with contextlib.suppress(NotFound):  # another request has revoked it
                     await asyncio.to_thread(tokens.revoke, token.id)
-            told, given = {}, ""
-        answer = msgspec.json.encode(told)
+            content, given = {}, ""
+        body_bytes = msgspec.json.encode(content)
         start = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(answer)).encode()),
+            (b"content-length", str(len(body_bytes)).encode()),
             (b"cache-control", b"no-store"),
             build_cookie_header(port, given, headers),
         ]
         await out.send({"type": "http.response.start", "status": 200, "headers": start})
-        await out.send({"type": "http.response.body", "body": answer})
+        await out.send({"type": "http.response.body", "body": body_bytes})
 
     def _get_rate_limiter(self, id: str) -> RateLimiter:
         if id not in self._rate_limiters:
@@ -255,21 +259,21 @@ class RequestMiddleware:
         if not keys:
             await self._app(scope, _replay_body(body, receive), out.send)
             return
-        asked = scope["method"].encode(), scope["path"].encode("utf-8", "replace"), scope["query_string"], body
+        parts = scope["method"].encode(), scope["path"].encode("utf-8", "replace"), scope["query_string"], body
 
         async def run_request() -> StoredResponse:
-            caught = _ResponseRecorder()
+            recorder = _ResponseRecorder()
             try:
-                await self._app(scope, _replay_body(body, receive), caught.send)
+                await self._app(scope, _replay_body(body, receive), recorder.send)
             except SessionTreeError as error:
-                await self._send_error(convert_error(error), caught)
+                await self._send_error(convert_error(error), recorder)
             except ApiError as error:
-                await self._send_error(error, caught)
-            return caught.response
+                await self._send_error(error, recorder)
+            return recorder.response
 
-        # It goes on when the client does not wait, so that the answer is there when it asks again.
+        # The request continues if the client disconnects, so that a retry finds the response.
         work = asyncio.ensure_future(
-            self._idempotency_cache.run_once(scope[TOKEN_KEY].id, keys[0], compute_fingerprint(*asked), run_request)
+            self._idempotency_cache.run_once(scope[TOKEN_KEY].id, keys[0], compute_fingerprint(*parts), run_request)
         )
         reply, replayed = await asyncio.shield(work)
         more = ((b"idempotency-replayed", b"true"),) if replayed else ()
@@ -278,14 +282,14 @@ class RequestMiddleware:
         await out.send({"type": "http.response.body", "body": reply.body})
 
     async def _read_body(self, receive: Receive) -> bytes:
-        """The whole body of a request. Raises `Refused` if it is too long, or takes too long to come."""
+        """Return the body of a request. Raises `ApiError` if it is too long or too slow."""
         limit, parts, size = self._state.limits.body, list[bytes](), 0
         try:
             async with asyncio.timeout(self._state.limits.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ApiError(400, "the request was not finished")
+                        raise ApiError(400, "the request is incomplete")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > limit:
@@ -293,11 +297,11 @@ class RequestMiddleware:
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
-            raise ApiError(408, "the request took too long to come") from None
+            raise ApiError(408, "the request took too long to arrive") from None
 
     async def _send_error(self, error: ApiError, out: _ResponseSender | _ResponseRecorder) -> None:
         if out.started:
-            return  # what was begun cannot be taken back: the connection ends without its end
+            return  # the response has started: the connection ends in the middle of it
         body = msgspec.json.encode(error.payload)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if error.status == 401:
@@ -315,7 +319,7 @@ def _is_api(path: str) -> bool:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Hands the body over at once; then the client may only go away."""
+    """Return a `receive` that gives the whole body first, then waits for the client to disconnect."""
     parts = [body]
 
     async def receive_once() -> Message:
@@ -327,7 +331,7 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 class _ResponseSender:
-    """The way out: what every answer carries."""
+    """Sends a response with the default security headers."""
 
     def __init__(self, send: Send, *, is_api: bool) -> None:
         self._send = send
@@ -344,7 +348,7 @@ class _ResponseSender:
 
 
 class _ResponseRecorder:
-    """Keeps an answer instead of sending it."""
+    """Records a response instead of sending it."""
 
     def __init__(self) -> None:
         self._status = 500

@@ -1,7 +1,4 @@
-"""The schema: shapes and routes as the OpenAPI document tells them, with examples put together from the fields'.
-
-No route is named here: a route says what it takes and gives by `told`, and the document follows from the routes.
-"""
+"""The OpenAPI document: descriptions of routes, schemas and errors, with examples built from those of the fields."""
 
 from __future__ import annotations
 
@@ -21,30 +18,30 @@ EVENTS = "text/event-stream"
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
 
 ERROR_RESPONSES = {
-    400: ("The request makes no sense as HTTP.", "'x' is no cursor of this list"),
-    401: ("There is no token, or none that is known.", "a token is needed: Authorization: Bearer TOKEN"),
+    400: ("The request is malformed.", "invalid cursor 'x'"),
+    401: ("The token is missing or unknown.", "token required; send Authorization: Bearer TOKEN"),
     403: (
-        "The token does not let this be done, or the name or origin is not ours.",
+        "The token does not allow this, or the host name or origin is unknown.",
         "the token does not have the scope 'write'",
     ),
-    404: ("There is no such thing, or the token may not know of it.", "no session 'nothing'"),
-    409: ("It cannot be done as things are.", "branch 'main' is the current one: switch to another first"),
+    404: ("It does not exist, or the token may not see it.", "session 'nothing' not found"),
+    409: ("The current state does not allow this.", "branch 'main' is the current one: switch to another first"),
     410: (
-        "What was asked for goes on from a place that is gone: read it anew.",
-        "the tree has changed since that page: read it anew",
+        "The position of the cursor or stream no longer exists: load the data again.",
+        "the tree has changed since that page; load it again",
     ),
-    412: ("The session has changed since.", "the session has changed since: read it anew"),
-    413: ("The request is too large.", "a request has 16,777,216 bytes at most"),
-    415: ("The request is no JSON.", "the content type is application/json"),
+    412: ("The session has changed since the position in If-Match.", "the session has changed; load it again"),
+    413: ("The request is too large.", "the request is too large; the limit is 16,777,216 bytes"),
+    415: ("The request is not JSON.", "the content type must be application/json"),
     422: (
-        "What the request says cannot be understood.",
+        "The request is invalid.",
         "unknown query parameter 'subtre'; this route takes format, branch, subtree, redact",
     ),
-    429: ("Too many requests, or too many streams of events.", "too many requests in a short time"),
+    429: ("Too many requests or event streams.", "too many requests; try again later"),
     502: ("The model failed.", "the provider answered with 500: overloaded"),
-    503: ("The server is closing, or has too many connections.", "the server is closing"),
+    503: ("The server is shutting down or has too many connections.", "the server is shutting down"),
 }
-"""What is refused, by its status, with an example of the message."""
+"""Error statuses with a description and an example message."""
 
 
 def describe_route(
@@ -53,17 +50,17 @@ def describe_route(
     request: type[RequestModel] | None = None,
     allow_empty: bool = False,
 ) -> dict[str, Any]:
-    """For a route's decorator: what it answers with, a shape or texts of some media types, and what it takes.
+    """Return keyword arguments for the decorator of a route: its responses and its request body.
 
-    A request may be `empty` where all that it could say has a default.
+    A response is a schema, or the media type of a text. With `allow_empty`, the request body may be empty.
     """
     content: JsonObject = {}
-    for one in responses:
-        if isinstance(one, str):
-            content[one] = {"schema": {"type": "string"}}
+    for response in responses:
+        if isinstance(response, str):
+            content[response] = {"schema": {"type": "string"}}
         else:
-            content[JSON] = {"schema": _build_reference(one), "example": build_example(one)}
-    # A response without a media type of its own: all that there are, are told here.
+            content[JSON] = {"schema": _build_reference(response), "example": build_example(response)}
+    # The response class has no media type, because all media types are listed here.
     route: dict[str, Any] = {
         "status_code": status,
         "response_class": Response,
@@ -78,51 +75,54 @@ def describe_route(
     return route
 
 
-def _build_reference(shape: type[Any]) -> JsonObject:
-    return {"$ref": SCHEMA_REFERENCE.format(name=shape.__name__)}
+def _build_reference(schema: type[Any]) -> JsonObject:
+    return {"$ref": SCHEMA_REFERENCE.format(name=schema.__name__)}
 
 
-def complete_document(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
-    """The document with the shapes, what may be refused everywhere, and how one says who one is."""
-    _, components = msgspec.json.schema_components(list(shapes), ref_template=SCHEMA_REFERENCE)
-    for shape in shapes:
-        components[shape.__name__]["examples"] = [build_example(shape)]
+def complete_document(document: JsonObject, schemas: Iterable[type[Any]]) -> JsonObject:
+    """Add the schemas, the error responses and the authentication to a document, and return it."""
+    _, components = msgspec.json.schema_components(list(schemas), ref_template=SCHEMA_REFERENCE)
+    for schema in schemas:
+        components[schema.__name__]["examples"] = [build_example(schema)]
     document.setdefault("components", {}).update(
         {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     )
     document["security"] = [{"token": []}]
-    refusals = {str(status): _build_error_response(status, *told) for status, told in ERROR_RESPONSES.items()}
+    errors = {str(status): _build_error_response(status, *parts) for status, parts in ERROR_RESPONSES.items()}
     for operations in document["paths"].values():
         for operation in operations.values():
-            answers = operation["responses"]
-            answers.update(refusals)
-            for status, answer in answers.items():
+            responses = operation["responses"]
+            responses.update(errors)
+            for status, response in responses.items():
                 if status.startswith("2"):
-                    answer.setdefault("description", "Done.")
+                    response.setdefault("description", "Done.")
     return document
 
 
-def _build_error_response(status: int, text: str, message: str) -> JsonObject:
+def _build_error_response(status: int, description: str, message: str) -> JsonObject:
     example = ApiError(status, message).payload
-    return {"description": text, "content": {JSON: {"schema": _build_reference(ErrorResponse), "example": example}}}
+    return {
+        "description": description,
+        "content": {JSON: {"schema": _build_reference(ErrorResponse), "example": example}},
+    }
 
 
-def build_example(shape: Any) -> Any:
-    """An example of a shape, from the examples of its fields; what may be left out is left out."""
-    return _build_example(inspect.type_info(shape))
+def build_example(schema: Any) -> Any:
+    """Return an example of a schema, built from the examples of its required fields."""
+    return _build_example(inspect.type_info(schema))
 
 
 def _build_example(kind: inspect.Type) -> Any:
     match kind:
         case inspect.Metadata(type=inner):
-            said: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_build_example(inner)]
-            return said[0]
-        case inspect.StructType(cls=shape) if hasattr(shape, "example"):
-            return getattr(shape, "example")  # noqa: B009 - most have none
+            examples: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_build_example(inner)]
+            return examples[0]
+        case inspect.StructType(cls=schema) if hasattr(schema, "example"):
+            return getattr(schema, "example")  # noqa: B009 - most have none
         case inspect.StructType(fields=fields):
-            shown = [field for field in fields if field.required or _is_worth_showing(field)]
+            visible = [field for field in fields if field.required or _is_worth_showing(field)]
             return {
-                field.encode_name: _build_example(field.type) if field.required else field.default for field in shown
+                field.encode_name: _build_example(field.type) if field.required else field.default for field in visible
             }
         case inspect.ListType(item_type=item):
             return [_build_example(item)] * max(1, kind.min_length or 0)
@@ -143,5 +143,5 @@ def _build_example(kind: inspect.Type) -> Any:
 
 
 def _is_worth_showing(field: inspect.Field) -> bool:
-    """Whether a field that may be left out is in the example: not where the answer has it only at times."""
+    """Return whether an optional field belongs into the example: only if it has a default value."""
     return field.default is not UNSET and field.default is not NODEFAULT and field.default is not None

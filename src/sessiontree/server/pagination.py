@@ -1,4 +1,4 @@
-"""Paging: how much of a list is asked for, and where it goes on."""
+"""Page sizes and cursors of lists."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Cursor = Annotated[str | None, Query(max_length=600)]
 T = TypeVar("T")
 
 LAST_PAGE = "end"
-"""The cursor of the last page, where there is one."""
+"""The cursor that selects the last page."""
 
 
 def parse_offset(cursor: str | None) -> int:
-    """A cursor that is a count. Raises `Refused`."""
+    """Return the offset in a cursor. Raises `ApiError`."""
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
-        raise ApiError(400, f"{cursor[:100]!r} is no cursor of this list")
+        raise ApiError(400, f"invalid cursor {cursor[:100]!r}")
     return int(cursor)
 
 
 def split_cursor(cursor: str) -> tuple[str, int]:
-    """What a cursor goes on in, and how far it has come. Raises `Refused`."""
+    """Split a cursor into the version of the list and the offset. Raises `ApiError`."""
     place, dot, count = cursor.rpartition(".")
     if not dot:
-        raise ApiError(400, f"{cursor[:100]!r} is no cursor of this list")
+        raise ApiError(400, f"invalid cursor {cursor[:100]!r}")
     return place, parse_offset(count)
 
 
 def get_page(items: Sequence[T], limit: int, cursor: str | None) -> tuple[Sequence[T], str | None]:
-    """The page of a list that only grows at its end, and the cursor of the one behind it. Raises `Refused`."""
+    """Return a page of a list that only grows at its end, and the cursor of the next page. Raises `ApiError`."""
     start = parse_offset(cursor)
     end = start + limit
     return items[start:end], str(end) if end < len(items) else None

@@ -1,6 +1,6 @@
-"""Rendering: what was said as clean HTML. It may take seconds, so it is done while no session is held.
+"""Session content as JSON and as sanitized HTML.
 
-What a text looks like follows from the text alone: it is kept by it, within bounds, for whoever asks next.
+Rendering HTML may take seconds, so do it without the lock of the session. The HTML is cached by its text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sessiontree.server.http_errors import ApiError
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as JSON. What of a text is no Unicode is a sign in its place; a number that JSON cannot name is null."""
+    """Encode a value as JSON. Invalid Unicode becomes a replacement character; infinity and NaN become null."""
     try:
         return msgspec.json.encode(value)
     except (UnicodeEncodeError, ValueError, OverflowError):
@@ -26,17 +26,17 @@ def encode_json(value: Any) -> bytes:
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except RecursionError:
-        raise ApiError(409, "the session holds something that is nested too deeply", code="unreadable") from None
+        raise ApiError(409, "the session contains a value that is nested too deeply", code="unreadable") from None
 
 
 MAX_RENDERED_LENGTH = 100_000
-"""Characters of a text that are made HTML; a longer one is shown plain."""
+"""Longer texts are not rendered and are shown as plain text."""
 MAX_CACHED_CHARACTERS = 4 << 20
-"""Characters of texts and their HTML that are kept of one session."""
+"""Maximum characters of texts and HTML in the cache of one session."""
 
 
 class HtmlCache:
-    """Texts of a session as HTML. For any thread."""
+    """The rendered texts of a session. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class HtmlCache:
         self._size = 0
 
     def render(self, text: str) -> str | UnsetType:
-        """A text as clean HTML, unless it is too long for that."""
+        """Return a text as sanitized HTML, or `UNSET` if it is too long."""
         if len(text) > MAX_RENDERED_LENGTH:
             return UNSET
         with self._lock:
@@ -52,14 +52,14 @@ class HtmlCache:
             if known is not None:
                 self._html_by_text.move_to_end(text)
                 return known
-        made = _render_html(text)
+        rendered = _render_html(text)
         with self._lock:
             if text not in self._html_by_text:
-                self._html_by_text[text] = made
-                self._size += len(text) + len(made)
+                self._html_by_text[text] = rendered
+                self._size += len(text) + len(rendered)
             while self._size > MAX_CACHED_CHARACTERS:
                 self._size -= sum(map(len, self._html_by_text.popitem(last=False)))
-        return made
+        return rendered
 
 
 def _render_html(text: str) -> str:

@@ -1,8 +1,7 @@
-"""The guard: whether a request may come in at all. Decisions only: no sockets, no files, no clock of its own.
+"""Checks of host names, origins, tokens and limits. They use no sockets, files or clocks.
 
-The name that a request was sent to is looked at before anything else. A page on the web can have its own name lead to
-this machine, so a name that was not configured is refused whatever else the request carries. Where the request comes
-from is compared with the same configuration, never with what the request says of itself.
+A page on the web can make its own host name resolve to this machine. Therefore requests to unknown host names are
+refused first, whatever else they carry, and origins are compared with the configuration, not with the request.
 """
 
 from __future__ import annotations
@@ -18,76 +17,76 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.server.http_errors import ApiError
 
 Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
-"""As a server hands them over, names in lower case."""
+"""Pairs of names and values as in ASGI; names are in lower case."""
 
 PAGE_HEADER = b"sessiontree-page"
-"""Which page asks. Pages of other origins cannot send it."""
+"""Identifies the page of a request. Pages of other origins cannot send this header."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 ALL_ADDRESSES = ("0.0.0.0", "::")
 HOST_NAME = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?", re.IGNORECASE)
-"""A host as a browser names it, perhaps with a port."""
+"""A host as browsers write it, optionally with a port."""
 DEFAULT_PORTS = (80, 443)
-"""Ports that browsers leave out."""
+"""Ports that browsers omit."""
 
 
 class ServerLimits(Struct, frozen=True, kw_only=True):
-    """How much one server takes upon itself."""
+    """The limits of a server."""
 
     body: int = 16 << 20
-    """Bytes of a request."""
+    """Maximum bytes of a request body."""
     requests: int = 256
-    """Under way at once."""
+    """Maximum concurrent requests."""
     streams: int = 256
-    """Streams of events, of all tokens."""
+    """Maximum event streams of all tokens."""
     token_streams: int = 32
-    """Streams of events of one token."""
+    """Maximum event streams of one token."""
     connections: int = 512
     rate: float = 200
-    """Requests a second of one token, on average."""
+    """Average requests per second of one token."""
     burst: int = 1000
-    """Requests of one token at once, before the rate counts."""
+    """Requests of one token that may exceed the average rate."""
     header_seconds: float = 10
-    """Until the headers of a request must be there."""
+    """Timeout for the headers of a request."""
     body_seconds: float = 30
-    """Until its body must be there."""
+    """Timeout for the body of a request."""
     sessions: int = 64
-    """Sessions that are held open."""
+    """Maximum open sessions that are not in use."""
     idle_seconds: float = 600
-    """Until a session that nobody asks for is closed."""
+    """Idle time after which a session is closed."""
     exports: int = 2
-    """Processes that make exports at once."""
+    """Maximum concurrent export processes."""
     export_queue: int = 8
-    """Exports that wait for one of them."""
+    """Maximum queued exports."""
     export_seconds: float = 600
-    """Until an export is given up."""
+    """Timeout of an export."""
     export_memory: int = 4 << 30
-    """Bytes of memory that the process of an export may have."""
+    """Maximum bytes of memory of an export process."""
     export_size: int = 2 << 30
-    """Bytes of an exported file."""
+    """Maximum bytes of an exported file."""
     export_retention_seconds: float = 600
-    """Until an exported file that nobody fetches is thrown away."""
+    """How long an exported file is kept."""
     event_buffer: int = 4 << 20
-    """Bytes of events that are kept of a session for those who come late."""
+    """Bytes of live events that are buffered per session for clients that reconnect."""
     permission_seconds: float = 300
-    """Until a question about a tool call that nobody answers is a no."""
+    """Time after which an unanswered permission question counts as denied."""
 
 
 class AllowedHosts(Struct, frozen=True, kw_only=True):
-    """The names that this server goes by."""
+    """The host names of this server."""
 
     names: frozenset[str]
-    """With the port, as a browser writes them."""
+    """Including the port, as browsers write them."""
     port: int
     any_address: bool = False
-    """It listens on all addresses, so any address in figures is one of its names: no page can have that lead here."""
+    """It listens on all addresses, so any IP address is allowed: a web page cannot redirect one to this machine."""
 
     def is_allowed(self, host: str) -> bool:
         return host in self.names or (self.any_address and _is_ip_address(host, self.port))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return whether only this machine can reach `host`."""
     if host == "localhost":
         return True
     try:
@@ -96,104 +95,106 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def build_allowed_hosts(host: str, port: int, more: Iterable[str] = ()) -> AllowedHosts:
-    """The names of a server that listens on `host`, and those that it is given, each for its own port or this one."""
-    written = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    everywhere = host.strip("[]") in ALL_ADDRESSES
-    names = {*LOOPBACK} if everywhere or is_loopback(host) else set[str]()
-    if not everywhere:
-        names.add(written.lower())
-    named = [(name, port) for name in names]
-    for given in map(HOST_NAME.fullmatch, more):
-        if given is not None:
-            named.append((given[1].lower(), int(given[2] or port)))
-    known = {f"{name}:{at}" for name, at in named} | {name for name, at in named if at in DEFAULT_PORTS}
-    return AllowedHosts(names=frozenset(known), port=port, any_address=everywhere)
+def build_allowed_hosts(host: str, port: int, extra: Iterable[str] = ()) -> AllowedHosts:
+    """Return the host names of a server on `host`, and `extra` names that may have their own ports."""
+    address = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    any_address = host.strip("[]") in ALL_ADDRESSES
+    names = {*LOOPBACK} if any_address or is_loopback(host) else set[str]()
+    if not any_address:
+        names.add(address.lower())
+    names_and_ports = [(name, port) for name in names]
+    for match in map(HOST_NAME.fullmatch, extra):
+        if match is not None:
+            names_and_ports.append((match[1].lower(), int(match[2] or port)))
+    known = {f"{name}:{at}" for name, at in names_and_ports} | {
+        name for name, at in names_and_ports if at in DEFAULT_PORTS
+    }
+    return AllowedHosts(names=frozenset(known), port=port, any_address=any_address)
 
 
 def check_host_name(name: str) -> None:
-    """Refuse a name that no request could carry. Raises `InvalidOperation`."""
+    """Raises `InvalidOperation` for an invalid host name."""
     if HOST_NAME.fullmatch(name) is None:
-        raise InvalidOperation(f"{name!r} is no name of a host: one is like tower.local, or tower.local:443")
+        raise InvalidOperation(f"invalid host name {name!r}; write it like tower.local or tower.local:443")
 
 
 def check_listen_host(host: str, *, allow_remote: bool) -> None:
-    """Refuse to listen where others can reach it, unless that was said. Raises `InvalidOperation`."""
+    """Raises `InvalidOperation` for an address that other machines can reach, unless `allow_remote` is set."""
     if not allow_remote and not is_loopback(host):
         raise InvalidOperation(
-            f"{host} can be reached from other machines: --allow-remote says that this is meant, "
-            "and whoever has the token can then read and write your sessions"
+            f"other machines can reach {host}, and anyone with the token can read and write your sessions; "
+            "add --allow-remote to allow this"
         )
 
 
 def check_headers(headers: Headers, hosts: AllowedHosts) -> None:
-    """Raises `Refused` for a request to another name than ours, or from a page that is not ours."""
-    named = [value for name, value in headers if name == b"host"]
-    if len(named) != 1:
-        raise ApiError(400, "a request names one host")
-    host = _decode_header(named[0])
+    """Raises `ApiError` for a request to an unknown host name or from a page of another origin."""
+    host_headers = [value for name, value in headers if name == b"host"]
+    if len(host_headers) != 1:
+        raise ApiError(400, "a request needs exactly one Host header")
+    host = _decode_header(host_headers[0])
     if not hosts.is_allowed(host):
-        raise ApiError(403, "this server does not go by that name", code="bad_host")
+        raise ApiError(403, "unknown host name; use one that the server was started with", code="bad_host")
     for value in (value for name, value in headers if name == b"origin"):
         scheme, _, origin = _decode_header(value).partition("://")
-        # Where any address is ours, another machine's is no origin of ours for that: only the one that was asked.
+        # If any address is allowed, only the one this request was sent to is an allowed origin.
         if scheme not in ("http", "https") or origin not in {*hosts.names, host}:
-            raise ApiError(403, "pages of other origins are not answered", code="bad_origin")
+            raise ApiError(403, "requests from pages of other origins are refused", code="bad_origin")
 
 
 def check_content_headers(headers: Headers, limit: int) -> None:
-    """Raises `Refused` for a body that is no JSON or says that it is too long."""
-    kinds = [value for name, value in headers if name == b"content-type"]
-    if len(kinds) != 1 or _decode_header(kinds[0]).partition(";")[0].strip() != "application/json":
-        raise ApiError(415, "the content type is application/json")
+    """Raises `ApiError` if the content type is not JSON or the content length exceeds the limit."""
+    content_types = [value for name, value in headers if name == b"content-type"]
+    if len(content_types) != 1 or _decode_header(content_types[0]).partition(";")[0].strip() != "application/json":
+        raise ApiError(415, "the content type must be application/json")
     length = next((value for name, value in headers if name == b"content-length"), b"0")
     if not length.isdigit():
-        raise ApiError(400, "the length of the content is a number")
+        raise ApiError(400, "the content length must be a number")
     if int(length[:20]) > limit:
         raise make_too_large_error(limit)
 
 
 def make_too_large_error(limit: int) -> ApiError:
-    return ApiError(413, f"a request has {limit:,} bytes at most")
+    return ApiError(413, f"the request is too large; the limit is {limit:,} bytes")
 
 
 def read_bearer_token(headers: Headers) -> str | None:
-    """The token that a request carries."""
-    given = [value for name, value in headers if name == b"authorization"]
-    if len(given) != 1:
+    """Return the bearer token of a request."""
+    values = [value for name, value in headers if name == b"authorization"]
+    if len(values) != 1:
         return None
-    scheme, _, token = given[0].decode("latin-1").partition(" ")
+    scheme, _, token = values[0].decode("latin-1").partition(" ")
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
 def read_cookie(headers: Headers, name: str) -> str | None:
-    """The value of a cookie that a request carries."""
-    for key, value in headers:
-        if key == b"cookie":
-            for part in value.decode("latin-1").split(";"):
-                given, equals, said = part.strip().partition("=")
-                if equals and given == name:
-                    return said
+    """Return the value of a cookie."""
+    for header, cookies in headers:
+        if header == b"cookie":
+            for part in cookies.decode("latin-1").split(";"):
+                cookie_name, equals, content = part.strip().partition("=")
+                if equals and cookie_name == name:
+                    return content
     return None
 
 
 def check_same_origin(headers: Headers, *, writes: bool) -> None:
-    """Raises `Refused` for a request with a cookie that another page may have had the browser send.
+    """Raises `ApiError` if another page may have made the browser send this request with its cookie.
 
-    A cookie goes along with whatever asks, and pages on other ports of this machine count as the same site. So the
-    browser must say that our page asks, or, for a change, the request carry an origin, which is ours if it came so
-    far, or the header that our page adds and no other page can.
+    Browsers attach the cookie to every request, and pages on other ports of this machine count as the same site. So
+    `Sec-Fetch-Site` must name our own page. A write without that header needs an `Origin` header, which was checked
+    before, or the header that only our page can send.
     """
     sites = [_decode_header(value) for name, value in headers if name == b"sec-fetch-site"]
     if any(site not in ("same-origin", "none") for site in sites):
-        raise ApiError(403, "pages of other origins are not answered", code="bad_origin")
-    named = {name for name, _ in headers}
-    if writes and "same-origin" not in sites and not named & {b"origin", PAGE_HEADER}:
-        raise ApiError(403, "a change by cookie must come from the page of this server", code="bad_origin")
+        raise ApiError(403, "requests from pages of other origins are refused", code="bad_origin")
+    header_names = {name for name, _ in headers}
+    if writes and "same-origin" not in sites and not header_names & {b"origin", PAGE_HEADER}:
+        raise ApiError(403, "writes with a cookie must come from the page of this server", code="bad_origin")
 
 
 class RateLimiter:
-    """How fast somebody may ask: `burst` at once, and `rate` a second on average."""
+    """Allows `burst` requests at once and `rate` requests per second on average."""
 
     def __init__(self, rate: float, burst: int, now: float) -> None:
         self._rate = rate
@@ -202,7 +203,7 @@ class RateLimiter:
         self._updated = now
 
     def try_acquire(self, now: float) -> bool:
-        """Whether one more may be asked now."""
+        """Return whether another request is allowed now, and count it."""
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
         self._updated = now
         if self._tokens < 1:
@@ -216,11 +217,11 @@ def _decode_header(value: bytes) -> str:
 
 
 def _is_ip_address(host: str, port: int) -> bool:
-    name, colon, said = host.rpartition(":")
+    name, colon, host_port = host.rpartition(":")
     if not colon or host.endswith("]"):
-        name, said = host, "80"
+        name, host_port = host, "80"
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
         return False
-    return said == str(port)
+    return host_port == str(port)

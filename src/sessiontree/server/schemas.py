@@ -1,7 +1,7 @@
-"""The wire: what requests say and what they are answered, as frozen values.
+"""The requests and responses of the REST interface.
 
-The one table of the REST interface's shapes. Names are in camel case on the wire; every field carries an example, from
-which the examples of the OpenAPI document are put together. How a shape comes to be filled is the routes' business.
+Field names are in camel case in JSON. Every field has an example, from which the examples of the OpenAPI document are
+built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Folder: TypeAlias = Annotated[str, Meta(examples=["/home/ada/project"], max_leng
 Timestamp: TypeAlias = Annotated[str, Meta(examples=["2026-03-01T09:30:00.000Z"])]
 Text: TypeAlias = Annotated[str, Meta(examples=["How do I make this faster?"])]
 NonBlankText: TypeAlias = Annotated[str, Meta(examples=["A cache makes it faster."], pattern=r"\S")]
-"""A text that is not blank."""
+"""A text with at least one visible character."""
 Count: TypeAlias = Annotated[int, Meta(examples=[12], ge=0)]
 Amount: TypeAlias = Annotated[float, Meta(examples=[0.0125])]
 ModelName: TypeAlias = Annotated[str, Meta(examples=["openai:gpt-5.5"], max_length=200)]
@@ -37,16 +37,16 @@ Object: TypeAlias = Annotated[JsonObject, Meta(examples=[{"type": "thinking_leve
 Metric: TypeAlias = Literal["cost", "tokens", "entries", "time"]
 
 DEFAULT_PAGE_SIZE = 200
-"""Items of a page, where a request does not say."""
+"""Items of a page, if the request does not set a limit."""
 MAX_PAGE_SIZE = 2000
 
 
 class ResponseModel(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is answered."""
+    """The base class of responses."""
 
 
 class RequestModel(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What a request says."""
+    """The base class of request bodies."""
 
 
 # Errors and the server
@@ -54,7 +54,7 @@ class RequestModel(Struct, frozen=True, kw_only=True, rename="camel", forbid_unk
 
 class ErrorDetail(ResponseModel, frozen=True, kw_only=True):
     code: Annotated[str, Meta(examples=["not_found"])]
-    message: Annotated[str, Meta(examples=["no session '019a8b2c'"])]
+    message: Annotated[str, Meta(examples=["session '019a8b2c' not found"])]
 
 
 class ErrorResponse(ResponseModel, frozen=True, kw_only=True):
@@ -65,21 +65,21 @@ class HealthResponse(ResponseModel, frozen=True, kw_only=True):
     status: Annotated[str, Meta(examples=["ok"])]
     version: Annotated[str, Meta(examples=["0.1.0"])]
     uptime: Annotated[float, Meta(examples=[12.5])]
-    """Seconds since it started."""
+    """Seconds since the server started."""
 
 
 class MeResponse(ResponseModel, frozen=True, kw_only=True):
-    """What the token may do."""
+    """The rights of the token."""
 
     kind: Literal["program", "browser"]
-    """A browser has signed in and can sign out."""
+    """`browser` for a cookie, which can be signed out."""
     scopes: list[Literal["read", "write", "run"]]
     projects: list[Folder] | None
-    """`null` is all of them."""
+    """`null` means all projects."""
     allow_run: bool
     """Whether this server runs agents."""
     permission_mode: PermissionMode
-    """What agents may do unless a request says otherwise."""
+    """The default permission mode of agents."""
     version: Annotated[str, Meta(examples=["0.1.0"])]
 
 
@@ -112,7 +112,7 @@ class SessionListItem(ResponseModel, frozen=True, kw_only=True):
     modified: Timestamp
     parent_session: SessionId | None
     damaged: bool
-    damage: Annotated[str, Meta(examples=["line 7 is no JSON"])] | None
+    damage: Annotated[str, Meta(examples=["line 7 is not JSON"])] | None
     archived: bool
 
 
@@ -122,7 +122,7 @@ class SessionListResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class SearchHitResponse(ResponseModel, frozen=True, kw_only=True):
-    """An entry that a search found."""
+    """A search result."""
 
     session: SessionId
     session_name: Name | None
@@ -138,12 +138,12 @@ class SearchResponse(ResponseModel, frozen=True, kw_only=True):
     hits: list[SearchHitResponse]
     next: NextCursor | None
     unread: Count
-    """Sessions that could not be read."""
+    """The number of sessions that could not be read."""
 
 
 class CreateSessionRequest(RequestModel, frozen=True, kw_only=True):
     cwd: Folder | None = None
-    """By default the folder that the server was started in, or the token's first project."""
+    """By default the first project of the token, or the folder that the server was started in."""
     name: Annotated[str, Meta(examples=["make it fast"], max_length=500)] | None = None
 
 
@@ -168,15 +168,15 @@ class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     modified: Timestamp
     parent_session: SessionId | None
     archived: bool
-    read_only: Annotated[str, Meta(examples=["it was redacted when it was exported"])] | None
-    """Why nothing can be written."""
+    read_only: Annotated[str, Meta(examples=["the session was redacted on export"])] | None
+    """Why the session is read-only."""
     problems: list[Object]
     running: list[BranchName]
-    """Branches with an agent at work in this server."""
+    """Branches on which this server is running an agent."""
     swarming: Annotated[dict[str, Id], Meta(examples=[{"review/worker-1": "9f3c2a1b7d5e4f60"}])]
-    """Branches that agents of swarms have, at work anywhere, paused or to begin, and which swarm that is."""
+    """Branches of unfinished swarm agents, running or paused in any process, and the id of the swarm."""
     experimenting: Annotated[dict[str, Id], Meta(examples=[{"ab-1/a-1": "9f3c2a1b7d5e4f60"}])]
-    """Branches on which a run of an experiment is at work, and which experiment that is."""
+    """Branches on which an experiment is running in any process, and the id of the experiment."""
 
 
 class RenameSessionRequest(RequestModel, frozen=True, kw_only=True):
@@ -200,9 +200,9 @@ class ArchiveSessionResponse(ResponseModel, frozen=True, kw_only=True):
 class ExportRequest(RequestModel, frozen=True, kw_only=True):
     format: Literal["html", "md", "jsonl", "json", "text"] = "html"
     branch: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
-    """A place; only the path to it is exported."""
+    """Export only the path to this place."""
     subtree: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
-    """An entry; it is exported with everything below it."""
+    """Export only this entry and its descendants."""
     redact: bool = False
 
 
@@ -210,19 +210,19 @@ class ExportResponse(ResponseModel, frozen=True, kw_only=True):
     id: str
     state: Literal["queued", "running", "done", "failed"]
     file: str
-    """What the file is called."""
+    """The file name."""
     lines: int
-    """Lines of the session."""
+    """Lines of the session read so far."""
     redacted: int
-    """Lines of which secrets were taken out so far."""
+    """Lines redacted so far."""
     written: int
-    """Bytes of the file so far."""
+    """Bytes written so far."""
     taken_out: dict[str, int] | None
-    """What a redaction took out, when it is done."""
+    """How often each kind of secret was redacted, when the export is done."""
     lines_left_out: int
-    """Lines that a redaction could not read."""
+    """Lines that were left out because they could not be redacted."""
     error: str | None
-    """Why there is no file."""
+    """Why the export failed."""
 
 
 # Entries
@@ -231,17 +231,17 @@ class ExportResponse(ResponseModel, frozen=True, kw_only=True):
 class TreeRow(ResponseModel, frozen=True, kw_only=True):
     id: Id
     parent: Id | None
-    """The nearest entry above that is shown."""
+    """The nearest visible ancestor."""
     type: EntryType
     role: Role | None
     label: Annotated[str, Meta(examples=["two ways"])] | None
     branch: BranchName | None
-    """The branch it was written on, where its line says so."""
+    """The branch that the entry was written on, if the entry records it."""
     depth: Count
     timestamp: Timestamp
     text: Text
     active: bool
-    """On the way from the root to the current leaf."""
+    """Whether the entry is on the path to the current leaf."""
 
 
 class TreePage(ResponseModel, frozen=True, kw_only=True):
@@ -250,7 +250,7 @@ class TreePage(ResponseModel, frozen=True, kw_only=True):
     branch: BranchName
     leaf: Id | None
     total: Count
-    """Rows on all pages."""
+    """The number of rows on all pages."""
     entries: list[TreeRow]
     next: NextCursor | None
 
@@ -273,7 +273,7 @@ class ToolUse(ResponseModel, frozen=True, kw_only=True):
     name: Annotated[str, Meta(examples=["read"])]
     arguments: Any
     result: Text | None
-    """`null` while it is not answered."""
+    """`null` until the tool has answered."""
     ok: bool | None
 
 
@@ -287,16 +287,16 @@ class PathRow(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
     timestamp: Timestamp
     text: Text
     html: Annotated[str, Meta(examples=["<p>How do I make this faster?</p>\n"])] | UnsetType = UNSET
-    """The text as clean HTML, where it was asked for; not of one that is very long."""
+    """The text as sanitized HTML, if it was requested and is not too long."""
     thinking: Text | UnsetType = UNSET
     tools: list[ToolUse] | UnsetType = UNSET
     error: Text | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
-    """Of what a tool answered, or of a command: whether it went wrong."""
+    """Whether a tool or command failed."""
     images: Count | UnsetType = UNSET
-    """How many pictures it holds, which are not in its text."""
+    """The number of images, which are not part of the text."""
     merge: bool | UnsetType = UNSET
-    """Of a branch summary: whether it was made by a merge."""
+    """Whether a branch summary comes from a merge."""
     cost: Amount | UnsetType = UNSET
     tokens: Annotated[float, Meta(examples=[540])] | UnsetType = UNSET
     model: ModelName | UnsetType = UNSET
@@ -312,7 +312,7 @@ class PathPage(ResponseModel, frozen=True, kw_only=True):
 
 
 class ContextResponse(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
-    """What the model sees from a place."""
+    """What a model sees at a place."""
 
     leaf: Id | None
     model: Object | None
@@ -325,7 +325,7 @@ class ContextResponse(ResponseModel, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class AppendEntryRequest(RequestModel, frozen=True, kw_only=True):
-    """Either a role and a text, or a whole entry in the form of its line."""
+    """Either a role and a text, or a complete entry."""
 
     example: ClassVar[JsonObject] = {"role": "user", "text": "How do I make this faster?"}
 
@@ -393,24 +393,24 @@ class CurrentBranchResponse(ResponseModel, frozen=True, kw_only=True):
 
 class UndoResponse(CurrentBranchResponse, frozen=True, kw_only=True):
     undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
-    """What was taken back, in words."""
+    """A description of what was undone."""
 
 
 class NavigateRequest(RequestModel, frozen=True, kw_only=True):
     to: Place
     summarize: bool = False
-    """Have the model summarize what is left, which takes the scope `run`."""
+    """Let a model summarize the abandoned entries; needs the scope `run`."""
     instructions: Text | None = None
     summary: NonBlankText | None = None
-    """The summary in one's own words."""
+    """Use this summary instead of a model."""
     branch: BranchName | None = None
-    """The branch that moves; the current one by default."""
+    """The branch to move; by default the current one."""
 
 
 class NavigateResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
     text: Text | None
-    """For the editor, where a message of the user was chosen."""
+    """The text to edit, if the place was a user message."""
     summary_entry: Id | None
     cancelled: bool
 
@@ -428,7 +428,7 @@ class ForkRequest(RequestModel, frozen=True, kw_only=True):
     at: Place = "HEAD"
     name: Annotated[str, Meta(examples=["another try"], max_length=500)] | None = None
     tree: bool = False
-    """The whole tree instead of one path."""
+    """Copy the whole tree instead of one path."""
 
 
 class ForkResponse(ResponseModel, frozen=True, kw_only=True):
@@ -439,7 +439,7 @@ class MergeRequest(RequestModel, frozen=True, kw_only=True):
     source: BranchName = field(name="from")
     into: BranchName | None = None
     summary: NonBlankText | None = None
-    """In one's own words; otherwise a model makes it, which takes the scope `run`."""
+    """Use this summary; otherwise a model writes it, which needs the scope `run`."""
     instructions: Text | None = None
 
 
@@ -543,9 +543,9 @@ class PromptRequest(RequestModel, frozen=True, kw_only=True):
     branch: BranchName | None = None
     model: ModelName | None = None
     images: Annotated[list[Object], Meta(max_length=20)] = []
-    """Blocks as a message holds them: `{type: "image", data, mimeType}`."""
+    """Image blocks as in a message: `{type: "image", data, mimeType}`."""
     permission_mode: PermissionMode | None = None
-    """What the agent may do; questions about the rest are events. By default the server's, and nobody is asked."""
+    """What the agent may do without asking; questions are sent as events. By default calls that need one are denied."""
 
 
 class PromptResponse(ResponseModel, frozen=True, kw_only=True):
@@ -554,7 +554,7 @@ class PromptResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class PermissionQuestionResponse(ResponseModel, frozen=True, kw_only=True):
-    """A question about a tool call that a run waits for."""
+    """A permission question about a tool call."""
 
     id: Annotated[str, Meta(examples=["1f2e3d4c"])]
     branch: BranchName
@@ -563,14 +563,14 @@ class PermissionQuestionResponse(ResponseModel, frozen=True, kw_only=True):
     does: ToolEffect
     title: Annotated[str, Meta(examples=["bash: npm test"])]
     detail: Annotated[str, Meta(examples=["npm test"])]
-    """All that the call says, up to a length."""
+    """The complete tool call, up to a maximum length."""
     cut: bool
-    """Whether there is more: the session has all of it."""
+    """Whether `detail` is truncated. The session contains all of it."""
     why: Annotated[str, Meta(examples=["it can change anything"])]
     rule: Annotated[str, Meta(examples=["bash:npm test"])] | None
-    """What an answer for the session or for always allows."""
+    """The rule that an answer for the session or for always adds."""
     scopes: list[PermissionScope]
-    """The answers that it takes."""
+    """The accepted answers."""
     expires: Timestamp
 
 
@@ -581,7 +581,7 @@ class PermissionQuestionListResponse(ResponseModel, frozen=True, kw_only=True):
 class PermissionAnswerRequest(RequestModel, frozen=True, kw_only=True):
     answer: PermissionScope
     reason: Annotated[str, Meta(examples=["Use make instead."], max_length=10_000)] | None = None
-    """With `no`: what the model is told."""
+    """The reason for `no`, which the model sees."""
 
 
 class SteerRequest(RequestModel, frozen=True, kw_only=True):
@@ -601,7 +601,7 @@ class RunBranchResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class BudgetRequest(RequestModel, frozen=True, kw_only=True):
-    """What may be spent."""
+    """The limits of a budget."""
 
     cost: Annotated[float, Meta(examples=[0.5], gt=0)] | None = None
     tokens: Annotated[int, Meta(examples=[100_000], gt=0, le=1 << 53)] | None = None
@@ -609,7 +609,7 @@ class BudgetRequest(RequestModel, frozen=True, kw_only=True):
 
 
 class SwarmAgentRequest(RequestModel, frozen=True, kw_only=True):
-    """What is said of one agent; by default it is as the others."""
+    """The options of one agent; by default those of the swarm."""
 
     name: BranchName | None = None
     task: Text | None = None
@@ -622,7 +622,7 @@ AgentCount: TypeAlias = Annotated[int, Meta(examples=[3], ge=1, le=1000)]
 
 class CreateSwarmRequest(RequestModel, frozen=True, kw_only=True):
     session: SessionId | None = None
-    """The session that they work in; by default a new one."""
+    """The session of the swarm; by default a new one."""
     cwd: Folder | None = None
     """The folder of a new session."""
     name: BranchName
@@ -631,14 +631,14 @@ class CreateSwarmRequest(RequestModel, frozen=True, kw_only=True):
     max_agents: AgentCount | None = None
     strategy: Annotated[str, Meta(examples=["parallel"], extra_json_schema={"enum": [*STRATEGIES]})] = "parallel"
     parts: Annotated[list[Text], Meta(max_length=1000)] | None = None
-    """What the mappers of `map-reduce` get; by default a model plans it."""
+    """The tasks of the mappers of `map-reduce`; by default a model plans them."""
     model: ModelName | None = None
     budget: BudgetRequest | None = None
     agent_budget: BudgetRequest | None = None
     at: Place = "HEAD"
-    """Where agents begin."""
+    """The place where agents start."""
     retries: Annotated[int, Meta(examples=[3], ge=0, le=1000)] = 3
-    """How often an agent tries again after a failure that may pass."""
+    """Retries of an agent after a temporary failure."""
     enable_branching: bool = True
     enable_event_streaming: bool = True
     start: bool = True
@@ -650,7 +650,7 @@ class CreateSwarmResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class BudgetResponse(ResponseModel, frozen=True, kw_only=True):
-    """What may be spent."""
+    """The limits of a budget."""
 
     cost: Amount | None
     tokens: Count | None
@@ -671,7 +671,7 @@ class AgentResponse(ResponseModel, frozen=True, kw_only=True):
     text: Text | None
     error: Text | None
     denied: list[Annotated[str, Meta(examples=["bash: npm test"])]]
-    """Tool calls that permissions did not allow."""
+    """Denied tool calls."""
 
 
 class AgentListResponse(ResponseModel, frozen=True, kw_only=True):
@@ -685,7 +685,7 @@ class SwarmListItem(ResponseModel, frozen=True, kw_only=True):
     id: Id
     name: BranchName
     task: Text
-    """Its beginning."""
+    """The start of the task."""
     strategy: Annotated[str, Meta(examples=["parallel"])]
     status: SwarmState
     progress: Amount
@@ -697,18 +697,18 @@ class SwarmListItem(ResponseModel, frozen=True, kw_only=True):
     tokens: Annotated[float, Meta(examples=[5400])]
     seconds: Amount
     wanted: Count
-    """How many agents are to work, as `scale` takes it."""
+    """The number of agents that was set with `scale`."""
     budget: BudgetResponse | None
     agent_budget: BudgetResponse | None
-    """That of each agent that has none of its own."""
+    """The budget of each agent without its own."""
     budget_used: Amount | None
     reason: Text | None
     created_at: Timestamp
     session_id: SessionId
     here: bool
-    """Whether this server works on it."""
+    """Whether this server is running it."""
     left: bool
-    """Whether it is to run and no process works on it: `resume` has this server go on."""
+    """Whether it was interrupted: it should run, but no process is running it. `resume` continues it here."""
 
 
 class SwarmListResponse(ResponseModel, frozen=True, kw_only=True):
@@ -717,7 +717,7 @@ class SwarmListResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class SwarmResponse(SwarmListItem, frozen=True, kw_only=True):
-    """A swarm, with its whole task."""
+    """A swarm with its complete task."""
 
     result: Text | None
     agents: list[AgentResponse]
@@ -726,7 +726,7 @@ class SwarmResponse(SwarmListItem, frozen=True, kw_only=True):
 class SwarmEventsResponse(ResponseModel, frozen=True, kw_only=True):
     events: list[Annotated[JsonObject, Meta(examples=[{"seq": 1, "type": "swarm", "status": "running"}])]]
     last: Count
-    """The number of the last event that there is."""
+    """The number of the last event."""
 
 
 class ScaleSwarmRequest(RequestModel, frozen=True, kw_only=True):
@@ -739,7 +739,7 @@ class SteerAgentRequest(RequestModel, frozen=True, kw_only=True):
 
 
 class BudgetChangeRequest(RequestModel, frozen=True, kw_only=True):
-    """Limits that are others from now on; `null` takes one away."""
+    """Changes of a budget; `null` removes a limit."""
 
     cost: Annotated[float, Meta(examples=[0.5], gt=0)] | UnsetType | None = UNSET
     tokens: Annotated[int, Meta(examples=[100_000], gt=0, le=1 << 53)] | UnsetType | None = UNSET
@@ -755,7 +755,7 @@ class ResumeSwarmRequest(RequestModel, frozen=True, kw_only=True):
 
 
 class ArmRequest(RequestModel, frozen=True, kw_only=True):
-    """One way to go on."""
+    """An arm of an experiment."""
 
     name: Annotated[str, Meta(examples=["short"], min_length=1, max_length=100)]
     prompt: Text | None = None
@@ -765,18 +765,18 @@ class ArmRequest(RequestModel, frozen=True, kw_only=True):
 
 
 class ScorerRequest(RequestModel, frozen=True, kw_only=True):
-    """How answers are scored. What they cost, how many tokens and how long they took, is always known."""
+    """A scorer of answers. Cost, tokens and time are always measured."""
 
     kind: Literal["cost", "tokens", "time", "exact", "matches", "judge"]
     name: Annotated[str, Meta(examples=["polite"], min_length=1, max_length=100)] | None = None
     text: Text | None = None
-    """Of `exact`: the answer."""
+    """For `exact`: the expected answer."""
     pattern: Annotated[str, Meta(examples=["(?i)cache"], max_length=1000)] | None = None
-    """Of `matches`: a regular expression."""
+    """For `matches`: a regular expression."""
     model: ModelName | None = None
-    """Of `judge`."""
+    """For `judge`."""
     rubric: Text | None = None
-    """Of `judge`."""
+    """For `judge`."""
 
 
 class CreateExperimentRequest(RequestModel, frozen=True, kw_only=True):
@@ -792,7 +792,7 @@ class CreateExperimentRequest(RequestModel, frozen=True, kw_only=True):
     metric: Annotated[str, Meta(max_length=100)] = "cost"
     scorers: Annotated[list[ScorerRequest], Meta(max_length=20)] = []
     model: ModelName | None = None
-    """Of arms that name none."""
+    """The model of arms that name none."""
     budget: BudgetRequest | None = None
     name: BranchName | None = None
 
@@ -813,7 +813,7 @@ class ExperimentResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
     session_id: SessionId
     status: Literal["running", "done", "failed"]
-    """`failed` is also one that was stopped, or whose process died, before all its runs were made."""
+    """An experiment that was stopped, or whose process died before all runs finished, is `failed` too."""
     done: Count
     total: Count
     result: Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])] | None

@@ -1,8 +1,7 @@
-"""Opened sessions: one `Session` for each file, shared by all requests, refreshed when it is asked for.
+"""The open sessions of the server, one `Session` per file, shared by all requests and refreshed for each.
 
-A session is found by its id among the files of the catalog, and by nothing else: what a request names never becomes
-part of a path. Few are held at once, and those that nobody asks for are closed. Who may see one is decided by the
-token, here and nowhere else: a session that it may not see is told of as one that is not there.
+Sessions are looked up by id in the catalog; no text of a request becomes part of a path. The check whether a token may
+see a session is only here. A session that it may not see is reported as missing.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from sessiontree.session import Session
 T = TypeVar("T")
 
 MAX_OUTLINES = 8
-"""Outlines of a session that are kept, so that pages of one go on where the last one ended."""
+"""Cached outlines of a session. A cursor refers to one of them."""
 
 MAX_CACHED_RESPONSE_BYTES = 4 << 20
-"""Bytes of answers about a session that are kept until it is written to: several clients read the same."""
+"""Bytes of cached responses of a session. Several clients often send the same request."""
 MAX_SESSION_LOCK_WAITERS, MAX_LOCK_WAITERS = 2, 8
-"""Requests that wait for the lock of one session, and of all: each keeps a thread, and others need threads too."""
+"""Maximum requests that wait for the lock of one session, and of all sessions. Each occupies a thread."""
 MAX_PREVIEWS = 50_000
-"""Entries of a session that are kept as what their row says."""
+"""Maximum cached previews of a session."""
 
 
 class SessionPosition(Struct, frozen=True):
-    """How far a session has been read: how many entries there are, and which is the last."""
+    """A position in a session: the number of entries and a checksum of the last entry's id."""
 
     count: int
     mark: str
@@ -57,21 +56,21 @@ class SessionPosition(Struct, frozen=True):
 
 
 def compute_position(session: Session, count: int) -> SessionPosition:
-    """The position behind `count` entries."""
+    """Return the position after `count` entries."""
     last = session.tree.get_entry_at(count - 1).id if count else session.id
     return SessionPosition(count, f"{zlib.crc32(last.encode('utf-8', 'replace')):08x}")
 
 
 def parse_position(text: str) -> SessionPosition:
-    """A position as it was told. Raises `Refused`."""
+    """Parse a position. Raises `ApiError`."""
     count, dash, mark = text.partition("-")
     if not (dash and count.isascii() and count.isdigit() and len(count) < 16):
-        raise ApiError(400, f"{text[:100]!r} is no position in a session")
+        raise ApiError(400, f"invalid position {text[:100]!r}")
     return SessionPosition(int(count), mark)
 
 
 class EntryPreview(NamedTuple):
-    """What one row of the tree says of an entry. It never changes, so it is read once."""
+    """The text of an entry in the tree. It never changes, so it is cached."""
 
     role: str | None
     timestamp: str
@@ -79,22 +78,22 @@ class EntryPreview(NamedTuple):
 
 
 class OpenSession:
-    """A session that is held open, and what belongs to it as long as it is."""
+    """An open session with its caches and live events."""
 
     def __init__(self, session: Session, file: str, limits: ServerLimits) -> None:
         self.session = session
         self.file = file
         self.last_used = 0.0
         self.users = 0
-        """Who must not lose it: requests, streams, runs."""
+        """The number of requests, streams and jobs that use it."""
         self.feed = EventFeed(limits.event_buffer)
         self.watcher = SessionWatcher(session.store, file, self.feed)
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
         self._depths_count = 0
-        """How many entries there were when they were counted."""
+        """The number of entries when the depths were computed."""
         self._previews: dict[int, EntryPreview] = {}
-        """By the line, since of two entries with one id the last counts."""
+        """By line number, because two entries may have the same id."""
         self.html_cache = HtmlCache()
         self._totals = EntryTotals()
         self._attachments: dict[type[Any], Any] = {}
@@ -108,26 +107,26 @@ class OpenSession:
         return compute_position(self.session, len(self.session.tree.entries))
 
     def check_position(self, position: SessionPosition) -> None:
-        """Raises `Refused` where the session does not have this position, so that nothing can go on from it."""
+        """Raises `ApiError` if the session does not contain this position."""
         count = position.count
         if count > len(self.session.tree.entries) or compute_position(self.session, count) != position:
-            raise ApiError(410, "the session is not what it was at that position: read it anew")
+            raise ApiError(410, "the session was rewritten since that position; load it again")
 
     @property
     def leaf(self) -> EntryId | None:
-        """The current leaf, unless damage took it away."""
+        """The current leaf, or `None` if its entry is missing."""
         leaf = self.session.heads.leaf
         return leaf if leaf in self.session.tree else None
 
     def get_outline(self, filter: str, at: str | None = None) -> tuple[str, Outline]:
-        """The rows of the tree as it is, or as it was `at` a position that is still kept. Raises `Refused`."""
+        """Return a position and the outline of the tree there: now, or `at` a cached position. Raises `ApiError`."""
         now = str(self.position)
         at = now if at is None else at
         key = at, filter
         outline = self._outlines.get(key)
         if outline is None:
             if at != now:
-                raise ApiError(410, "the tree has changed since that page: read it anew")
+                raise ApiError(410, "the tree has changed since that page; load it again")
             shape = next((kept.shape for (place, _), kept in self._outlines.items() if place == at), None)
             shape = run_steps(survey_tree(self.session.tree, self.leaf)) if shape is None else shape
             outline = self._outlines[key] = run_steps(lay_out(shape, filter))
@@ -137,50 +136,52 @@ class OpenSession:
         return at, outline
 
     def get_preview(self, entry: Entry) -> EntryPreview:
-        """What a row says of an entry, from what was read before if it was."""
-        gist = self._previews.get(entry.line)
-        if gist is None:
-            read = replace(entry, cached_body=entry.decode())
+        """Return the preview of an entry."""
+        preview = self._previews.get(entry.line)
+        if preview is None:
+            decoded = replace(entry, cached_body=entry.decode())
             if len(self._previews) >= MAX_PREVIEWS:
                 self._previews.clear()
-            gist = self._previews[entry.line] = EntryPreview(get_entry_role(read), read.timestamp, format_entry(read))
-        return gist
+            preview = self._previews[entry.line] = EntryPreview(
+                get_entry_role(decoded), decoded.timestamp, format_entry(decoded)
+            )
+        return preview
 
     def get_depth(self, id: EntryId) -> int:
-        """How many entries stand above one."""
-        tree, known, way = self.session.tree, self._depths, list[EntryId]()
+        """Return the number of ancestors of an entry."""
+        tree, known, unknown = self.session.tree, self._depths, list[EntryId]()
         if len(tree.entries) != self._depths_count:
             if known and self._changes_depths(tree.entries[self._depths_count :]):
                 known.clear()
             self._depths_count = len(tree.entries)
         above: EntryId | None = id
         while above is not None and above not in known:
-            way.append(above)
+            unknown.append(above)
             above = tree.parent(above)
         depth = -1 if above is None else known[above]
-        for step in reversed(way):
+        for id_on_path in reversed(unknown):
             depth += 1
-            known[step] = depth
+            known[id_on_path] = depth
         return known[id]
 
     def _changes_depths(self, fresh: Iterable[Entry]) -> bool:
-        """Whether entries that came late put others elsewhere: their parent, or one of the same id."""
+        """Return whether new entries change known depths: a missing parent appeared, or an id occurs again."""
         known, tree = self._depths, self.session.tree
         return any(entry.id in known or not known.keys().isdisjoint(tree.get_child_ids(entry.id)) for entry in fresh)
 
     def get_or_create(self, kind: type[T], make: Callable[[], T]) -> T:
-        """What somebody has made of this session before, or makes now: it is kept as long as the session is."""
+        """Return the object of that class that is attached to the session, or attach a new one."""
         if kind not in self._attachments:
             self._attachments[kind] = make()
         return self._attachments[kind]
 
     def get_response(self, url: str) -> bytes | None:
-        """What was answered to the same before, if nothing was written since."""
+        """Return the cached response for a URL, if the session has not changed since."""
         self._drop_stale_responses()
         return self._responses.get(url)
 
     def cache_response(self, url: str, at: SessionPosition, response: bytes) -> None:
-        """Keep an answer for who asks the same, if nothing was written since it was made `at` a position."""
+        """Cache a response that was built `at` a position, if the session has not changed since."""
         self._drop_stale_responses()
         if at != self._responses_position or url in self._responses:
             return
@@ -206,12 +207,12 @@ class OpenSession:
         return self._problems[1]
 
     def refresh(self) -> None:
-        """Take in what others wrote. A file that was replaced is opened anew; one that is gone raises `NotFound`."""
+        """Read what other processes wrote. A replaced file is opened again. Raises `NotFound` if the file is gone."""
         try:
             tree = self.session.tree
             if self.session.refresh():
                 self.feed.wake()
-            if self.session.tree is not tree:  # a writer took back what was read
+            if self.session.tree is not tree:  # another process rolled back entries that were already read
                 self._replace_session(self.session)
                 self.feed.wake()
         except (Conflict, NotFound) as error:
@@ -232,6 +233,8 @@ class OpenSession:
 
 
 class SessionCache:
+    """The open sessions, by file. For any thread."""
+
     def __init__(self, limits: ServerLimits, now: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._now = now
@@ -239,19 +242,19 @@ class SessionCache:
         self._open: dict[str, OpenSession] = {}
         self._open_locks: dict[str, threading.Lock] = {}
         self._files: dict[str, str] = {}
-        """Where sessions were found, by id."""
+        """The files of known sessions, by id."""
         self._lock_waiters: Counter[str] = Counter()
-        """How many requests wait for the lock of a session, by file."""
+        """The number of requests that wait for the lock of a session, by file."""
 
     @contextmanager
     def read(self, id: str, token: Token) -> Generator[OpenSession]:
-        """A session as it is now, which nobody changes meanwhile. Raises `Refused`."""
+        """Lock a session for reading. Raises `ApiError`."""
         with self.use(id, token) as opened, opened.session.hold_lock():
             yield opened
 
     @contextmanager
     def use(self, id: str, token: Token) -> Generator[OpenSession]:
-        """A session that is not closed meanwhile, as it is now. Raises `Refused`."""
+        """Keep a session open inside this context. Raises `ApiError`."""
         opened = self.acquire(id, token)
         try:
             yield opened
@@ -259,7 +262,7 @@ class SessionCache:
             self.release(opened)
 
     def acquire(self, id: str, token: Token) -> OpenSession:
-        """The session of that id, which is not closed until `let_go`. Raises `Refused`."""
+        """Return the session with that id. It stays open until `release`. Raises `ApiError`."""
         file = self._find_file(id)
         if file is None:
             raise make_session_not_found(id)
@@ -272,7 +275,7 @@ class SessionCache:
         return opened
 
     def acquire_file(self, file: str, token: Token) -> OpenSession | None:
-        """The session in a file, which is not closed until `let_go`; `None` where the token sees none."""
+        """Return the session in a file, open until `release`, or `None` if the token may not see it."""
         try:
             opened = self._open_file(file)
         except NotFound:
@@ -283,9 +286,9 @@ class SessionCache:
         return opened
 
     def wait_for_lock(self, opened: OpenSession) -> Generator[float]:
-        """How long to pause, again and again, until no other process writes to a session. Raises `LockTimeout`.
+        """Yield pauses in seconds until no other process holds the lock of a session. Raises `LockTimeout`.
 
-        The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
+        Other requests can read the session. Only a few requests may wait, because each occupies a thread.
         """
         store = opened.session.store
         wait = store.get_lock_wait()
@@ -306,7 +309,7 @@ class SessionCache:
                 self._lock_waiters[file] -= 1
 
     def add_user(self, opened: OpenSession) -> None:
-        """Hold a session that is held already, for something that takes longer."""
+        """Keep a session open that another user has acquired. Call `release` later."""
         with self._lock:
             opened.users += 1
 
@@ -322,7 +325,7 @@ class SessionCache:
         files = list(catalog.list_locations())
         self._files = {parse_session_id(file): file for file in reversed(files)}
         if id not in self._files and id:
-            # A file may be called otherwise than its session; the index knows what the headers say.
+            # The file name may differ from the session id; the index knows the ids in the headers.
             named = {summary.id: summary.file for summary in catalog.sessions(all=True)}
             named |= {summary.id: summary.file for summary in catalog.sessions(all=True, archived=True)}
             self._files = {**named, **self._files}
@@ -330,8 +333,8 @@ class SessionCache:
 
     def _open_file(self, file: str) -> OpenSession:
         with self._lock:
-            door = self._open_locks.setdefault(file, threading.Lock())
-        with door:  # two requests must not open one file twice
+            open_lock = self._open_locks.setdefault(file, threading.Lock())
+        with open_lock:  # two requests must not open the same file twice
             with self._lock:
                 opened = self._open.get(file)
                 if opened is not None:
@@ -359,17 +362,23 @@ class SessionCache:
     # Closing
 
     def remove_idle(self, everything: bool = False) -> Iterator[OpenSession]:
-        """Sessions to be closed: nobody has asked for them for long, or there are too many. They are forgotten here."""
+        """Remove and yield the sessions to close: those that were idle for long, or exceed the limit."""
         with self._lock:
-            free = sorted((one for one in self._open.values() if not one.users), key=lambda one: one.last_used)
+            free = sorted(
+                (opened for opened in self._open.values() if not opened.users), key=lambda opened: opened.last_used
+            )
             surplus = len(self._open) - self._limits.sessions
-            late = self._now() - self._limits.idle_seconds
-            leaving = [one for number, one in enumerate(free) if everything or number < surplus or one.last_used < late]
+            oldest_use = self._now() - self._limits.idle_seconds
+            removed = [
+                opened
+                for number, opened in enumerate(free)
+                if everything or number < surplus or opened.last_used < oldest_use
+            ]
             if everything:
-                leaving = list(self._open.values())
-            for one in leaving:
-                del self._open[one.file]
-        yield from leaving
+                removed = list(self._open.values())
+            for opened in removed:
+                del self._open[opened.file]
+        yield from removed
 
     def list_open(self) -> list[OpenSession]:
         with self._lock:

@@ -1,7 +1,6 @@
-"""Mentions: which sessions hold entries of a kind, found by looking through their bytes, each byte once.
+"""Finds the sessions that contain entries of a type, such as swarms, by scanning their bytes.
 
-Opening every session to see whether there is a swarm in it would take long; this does not. That a session holds the
-word does not say more: who wants to know opens it, as `Homes` does for the server. No entry is read here.
+Opening every session would take too long. A match only means that the session may contain such entries.
 """
 
 from __future__ import annotations
@@ -39,16 +38,16 @@ class SessionScanner:
 
 
 class SessionLocator:
-    """The sessions that things of a kind are in, such as swarms."""
+    """Finds the session of a swarm or experiment by id."""
 
     def __init__(self, custom_type: str, sessions: SessionCache) -> None:
         self._scanner = SessionScanner(custom_type)
         self._sessions = sessions
         self._files: dict[str, str] = {}
-        """Where things were found, by id."""
+        """The files of known ids."""
 
     def iter_sessions(self, token: Token) -> Generator[OpenSession]:
-        """All that a token may see, each held until the next."""
+        """Yield the matching sessions that a token may see. Each stays open until the next."""
         return self._iter_sessions(self._scanner.list_files(), token)
 
     def _iter_sessions(self, files: Iterable[str], token: Token) -> Generator[OpenSession]:
@@ -56,7 +55,7 @@ class SessionLocator:
             try:
                 opened = self._sessions.acquire_file(file, token)
             except SessionTreeError as error:
-                log.warning("%s is passed over: %s", escape_line(file), escape_line(str(error)))
+                log.warning("skipping %s: %s", escape_line(file), escape_line(str(error)))
                 continue
             if opened is not None:
                 try:
@@ -65,7 +64,7 @@ class SessionLocator:
                     self._sessions.release(opened)
 
     def _iter_candidates(self, id: str) -> Generator[str]:
-        """Where it was found last, and if it is there no more, all others."""
+        """Yield the file where the id was found last, then all other files."""
         known = self._files.get(id)
         if known is not None:
             yield known
@@ -74,7 +73,7 @@ class SessionLocator:
     def acquire(
         self, id: str, token: Token, find: Callable[[OpenSession], Mapping[str, T]]
     ) -> tuple[OpenSession, T] | None:
-        """The session that has what `find` finds by that id, held until it is let go of; `None` where none has."""
+        """Return the open session in which `find` finds the id, and what it found; the caller releases the session."""
         with closing(self._iter_sessions(self._iter_candidates(id), token)) as sessions:
             for opened in sessions:
                 found = find(opened)

@@ -88,8 +88,9 @@ class SessionState:
         self.__dict__.update(other.__dict__)
         return [entry for entry in self.tree.get_entries_from(0) if entry.id not in known]
 
-    def add_written(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> Sequence[Entry]:
-        """Apply entries that this session just appended, and return them."""
+    def add_written(self, batch: tuple[Sequence[Entry | Chain], Sequence[bytes]], cursor: Cursor) -> Sequence[Entry]:
+        """Apply entries that this session just appended, given with their lines, and return them."""
+        items, lines = batch
         self.reader.add_written(items, lines)
         tree = self.tree
         before, heads = tree.count, self.heads.heads
@@ -100,9 +101,13 @@ class SessionState:
         return tree.get_entries_from(before)
 
     def add_written_message(
-        self, id: EntryId, parent: EntryId, branch: str, current: str | None, line: bytes, cursor: Cursor
+        self, message: tuple[EntryId, EntryId, str, str | None, bytes], cursor: Cursor
     ) -> Sequence[Entry]:
-        """Apply one message that this session appended at the head of a branch: `add_written` in fewer steps."""
+        """Apply one message that this session appended at the head of a branch: `add_written` in fewer steps.
+
+        `message` has its id, its parent, its branch, the current branch if it is another one, and its line.
+        """
+        id, parent, branch, current, line = message
         reader, tree = self.reader, self.tree
         number = reader.add_written_line(line)
         entry = Entry(id=id, parent=parent, type="message", line=number, source=reader, branch=branch, current=current)

@@ -306,9 +306,8 @@ class SessionWriter(SessionBase):
                 ):
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._builder.build_message(body.message, head, target, current, state.tree)
-                entries = self._append_lines(
-                    state, before, (line,), state.add_written_message, id, head, target, current, line
-                )
+                message = id, head, target, current, line
+                entries = self._append_lines(state, before, (line,), state.add_written_message, message)
                 if entries is not None:
                     return entries[0]
                 branch = target
@@ -381,17 +380,17 @@ class SessionWriter(SessionBase):
 
     def _append_batch(self, state: SessionState, before: Cursor, batch: EntryBatch) -> Sequence[Entry] | None:
         """Append a batch that was built at `before`, as `_append_lines` does."""
-        return self._append_lines(state, before, batch.lines, state.add_written, *batch)
+        return self._append_lines(state, before, batch.lines, state.add_written, batch)
 
     def _append_lines(
         self,
         state: SessionState,
         before: Cursor,
         lines: Sequence[bytes],
-        add: Callable[..., Sequence[Entry]],
-        *arguments: Any,
+        add: Callable[[Any, Cursor], Sequence[Entry]],
+        written: Any,
     ) -> Sequence[Entry] | None:
-        """Append lines that were built at `before`, and apply them with `add(*arguments, cursor)`.
+        """Append lines that were built at `before`, and apply them with `add(written, cursor)`.
 
         If another writer appended first, apply its lines instead and return `None`. After an interrupt the state is
         marked as uncertain, and the next use loads it again.
@@ -401,7 +400,7 @@ class SessionWriter(SessionBase):
             self._pending_lines = lines
             cursor = self._store.append(lines, after=before)
             self._has_written = True
-            entries = self._find_written(state, lines) if cursor is before else add(*arguments, cursor)
+            entries = self._find_written(state, lines) if cursor is before else add(written, cursor)
             self._pending_lines = None
             return entries
         # A second signal may arrive here; make no calls.

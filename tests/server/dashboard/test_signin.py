@@ -134,7 +134,7 @@ def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: 
     first.wait_for_selector(".link.live")
 
     second.goto(f"{site.url}/#/s/{session.id}/talk")
-    second.wait_for_selector(".notice >> text=No live updates: the limit of event streams for one token is 1")
+    second.wait_for_selector(".notice >> text=No live updates: event stream limit of 1 per token reached")
     composer = second.get_by_label("Prompt on dict")
     composer.fill("Do it.")
     composer.press("Enter")

@@ -1,7 +1,9 @@
-"""Permissions over HTTP: questions about tool calls that runs of this server wait for, and their answers.
+"""What agents of this server may do: their workspaces, and permission questions that clients answer.
 
-A run that was started with a permission mode has somebody to ask: the question is an event of the session, and a
-request answers it. Nobody answering in time is a no. Everything here happens in the workshop, but for looking.
+A session file names a folder, but does not decide where agents work. With a token that is limited to projects, the
+folder must be in one of them, and a sandbox limits the agents to it; without a sandbox, such a token cannot run agents.
+With other tokens, the folder must be in the folder of the server, in a project that the server was started with, or a
+folder that a client named when it created the session. Otherwise agents work in the folder of the server.
 """
 
 from __future__ import annotations
@@ -37,33 +39,37 @@ log = logging.getLogger("sessiontree.server")
 
 
 class Workspace(Struct, frozen=True, kw_only=True):
+    """The folder of an agent and the sandbox that limits it."""
+
     cwd: str
     confinement: Confinement | None
     note: str | None = None
-    """What a person should know of it."""
+    """A warning for the user."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether agents there reach nothing but their project."""
+        """Whether agents can reach only their project."""
         return self.confinement is not None and self.confinement.is_limited
 
 
 class WorkspaceResolver:
+    """Decides in which folder the agents of a session work."""
+
     def __init__(self, cwd: str, projects: Iterable[str] = ()) -> None:
         self._cwd = cwd
         self._projects = {cwd, *projects}
         self._has_warned = False
 
     def allow_folder(self, folder: str) -> None:
-        """Let agents of sessions in `folder` work there: somebody who may run agents has named it."""
+        """Allow agents of sessions in `folder` to work there, after a client with the scope `run` named it."""
         self._projects.add(folder)
 
     def find_folder(self, named: str) -> str:
-        """Return the folder of a session that names one, for those who may see all of this server."""
+        """Return the folder in which agents work for a session that names one, without limits by a token."""
         return resolve_project_folder(named, self._projects) or self._cwd
 
     def check_token(self, token: Token) -> None:
-        """Raises `Refused` for a token that is limited to projects where nothing keeps agents inside them."""
+        """Raises `ApiError` if the token is limited to projects and there is no sandbox."""
         if token.projects is not None:
             try:
                 find_sandbox(config.load().tools.user)
@@ -71,12 +77,12 @@ class WorkspaceResolver:
                 raise _make_no_sandbox_error(error) from error
 
     def find(self, token: Token, folder: str) -> Workspace:
-        """Return where the agents of a session work that names `folder`. Raises `Refused`."""
+        """Return the workspace of a session that names `folder`. Raises `ApiError`."""
         user = config.load().tools.user
         if token.projects is not None:
             inside = resolve_project_folder(folder, token.projects)
             if inside is None:
-                raise ApiError(403, "the folder of the session is not in the token's projects", code="outside")
+                raise ApiError(403, "the folder of the session is outside the projects of the token", code="outside")
             try:
                 return Workspace(cwd=inside, confinement=confine(inside, limited=True, user=user))
             except SandboxUnavailable as error:
@@ -84,48 +90,48 @@ class WorkspaceResolver:
         inside = resolve_project_folder(folder, self._projects)
         note = None
         if inside is None and folder and os.path.isdir(folder):
-            note = f"tools work in {escape_line(self._cwd)}, not in {escape_line(folder)}, the session's folder"
-            note += "; start the server with --project to let them"
+            note = f"tools work in {escape_line(self._cwd)}, not in the session folder {escape_line(folder)}"
+            note += "; start the server with --project to allow it"
         cwd = inside or self._cwd
         try:
             return Workspace(cwd=cwd, confinement=confine(cwd, limited=False, user=user), note=note)
         except SandboxUnavailable as error:
             if not self._has_warned:
-                log.warning("%s; tokens for single projects run no agents", escape_line(error.reason))
+                log.warning("%s; tokens that are limited to projects cannot run agents", escape_line(error.reason))
                 self._has_warned = True
             return Workspace(cwd=cwd, confinement=None, note=note)
 
 
 def _make_no_sandbox_error(error: SandboxUnavailable) -> ApiError:
-    return ApiError(403, f"a token for single projects runs no agents here: {error}", code="no_sandbox")
+    return ApiError(403, f"a token that is limited to projects cannot run agents here: {error}", code="no_sandbox")
 
 
 MAX_DETAIL_LENGTH = 20_000
-"""Characters of a call that its question tells; the session has all of it."""
+"""Maximum characters of a tool call in its question. The session contains all of it."""
 
 
 class OpenQuestion(msgspec.Struct, frozen=True, eq=False):
-    """A question that is open."""
+    """An unanswered permission question."""
 
     question: schemas.PermissionQuestionResponse
     answer: asyncio.Future[PermissionAnswer]
     is_limited: bool
-    """Whether the agent that asks is kept in its project."""
+    """Whether the agent is limited to its project."""
 
 
 class PermissionBroker:
-    """What runs of one server may do, and what they wait for."""
+    """The permissions of this server's agents, and their open questions. Questions live in the agent loop."""
 
     def __init__(self, mode: PermissionMode | None = None, allow: tuple[str, ...] = (), seconds: float = 300) -> None:
-        """`mode` holds where a request names none, and is the most lenient that one may name.
+        """`mode` is the default mode, and the most lenient one that a request may name.
 
-        A question is open for so many `seconds`.
+        A question that is not answered within `seconds` counts as denied.
         """
         self._mode: PermissionMode | None = mode
         self._allow = allow
         self._seconds = seconds
         self._open_questions: dict[str, dict[str, OpenQuestion]] = {}
-        """By the file of the session, and by id."""
+        """By session file and question id."""
 
     def load_options(self, settings: Config, cwd: str) -> AgentOptions:
         """Return the options of the server's agents, with the user's permission rules. Raises `ConfigError`."""
@@ -133,7 +139,7 @@ class PermissionBroker:
 
     @property
     def default_mode(self) -> PermissionMode:
-        """What holds where a request names no mode, and the most lenient that one may name."""
+        """The default mode, and the most lenient one that a request may name."""
         if self._mode is not None:
             return self._mode
         try:
@@ -142,22 +148,22 @@ class PermissionBroker:
             return "ask"
 
     def check_mode(self, mode: PermissionMode | None) -> None:
-        """Refuse a mode that is more lenient than this server's own: whoever runs the server decides that."""
+        """Raises `ApiError` for a mode that is more lenient than the mode of this server."""
         modes, limit = config.CHOICES["mode"], self.default_mode
         if mode is not None and modes.index(mode) > modes.index(limit):
             raise ApiError(
                 403,
-                f"this server allows no mode beyond {limit}; {mode} takes `sessiontree serve --permission-mode {mode}`",
+                f"this server allows modes up to {limit}; for {mode}, start it with `--permission-mode {mode}`",
             )
 
     # Asking
 
     def create_asker(self, opened: OpenSession, branch: str, run: str, *, limited: bool) -> Asker:
-        """Asks whoever listens to a session about the calls of a run, which may be `limited` to its project."""
+        """Return an asker that publishes the questions of a run, which may be `limited` to its project."""
 
         async def ask(question: PermissionQuestion) -> PermissionAnswer | None:
             id = secrets.token_hex(4)
-            told = schemas.PermissionQuestionResponse(
+            pending = schemas.PermissionQuestionResponse(
                 id=id,
                 branch=branch,
                 run=run,
@@ -171,14 +177,14 @@ class PermissionBroker:
                 scopes=list(question.scopes),
                 expires=format_timestamp(int((time.time() + self._seconds) * 1000)),
             )
-            waiting = OpenQuestion(told, asyncio.get_running_loop().create_future(), limited)
-            self._open_questions.setdefault(opened.file, {})[id] = waiting
-            tell = partial(_publish, opened)
-            tell({"status": "asked", **msgspec.to_builtins(told)})
+            open_question = OpenQuestion(pending, asyncio.get_running_loop().create_future(), limited)
+            self._open_questions.setdefault(opened.file, {})[id] = open_question
+            publish = partial(_publish, opened)
+            publish({"status": "asked", **msgspec.to_builtins(pending)})
             status = "withdrawn"
             try:
                 async with asyncio.timeout(self._seconds):
-                    answer = await waiting.answer
+                    answer = await open_question.answer
                 status = "answered"
                 return answer
             except TimeoutError:
@@ -186,7 +192,7 @@ class PermissionBroker:
                 return None
             finally:
                 self._remove(opened.file, id)
-                tell({"status": status, "id": id, "branch": branch, "run": run})
+                publish({"status": status, "id": id, "branch": branch, "run": run})
 
         return ask
 
@@ -199,24 +205,26 @@ class PermissionBroker:
     # Answering
 
     def list_questions(self, opened: OpenSession) -> list[schemas.PermissionQuestionResponse]:
-        return [waiting.question for waiting in list(self._open_questions.get(opened.file, {}).values())]
+        return [pending.question for pending in list(self._open_questions.get(opened.file, {}).values())]
 
     async def answer(
         self, opened: OpenSession, id: str, request: schemas.PermissionAnswerRequest, *, limited: bool
     ) -> schemas.PermissionQuestionResponse:
-        """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`.
+        """Answer a question of a session. Raises `NotFound` if it is no longer open, or `ApiError`.
 
-        One whose token is `limited` to projects allows nothing to an agent that is not.
+        A token that is `limited` to projects cannot allow anything to an agent without limits.
         """
-        waiting = self._open_questions.get(opened.file, {}).get(id)
-        if waiting is None or waiting.answer.done():
-            raise NotFound("question", id, "it was answered, its time is over, or its run has ended")
-        if limited and not waiting.is_limited and request.answer != "no":
+        question = self._open_questions.get(opened.file, {}).get(id)
+        if question is None or question.answer.done():
+            raise NotFound("question", id, "it was already answered, it expired, or its run has ended")
+        if limited and not question.is_limited and request.answer != "no":
             raise make_insufficient_rights()
-        if request.answer not in waiting.question.scopes:
-            raise ApiError(422, f"this question takes {', '.join(waiting.question.scopes)}, not {request.answer}")
-        waiting.answer.set_result(PermissionAnswer(scope=request.answer, reason=request.reason))
-        return waiting.question
+        if request.answer not in question.question.scopes:
+            raise ApiError(
+                422, f"invalid answer {request.answer}; this question accepts {', '.join(question.question.scopes)}"
+            )
+        question.answer.set_result(PermissionAnswer(scope=request.answer, reason=request.reason))
+        return question.question
 
 
 def _publish(opened: OpenSession, data: dict[str, object]) -> None:

@@ -122,7 +122,7 @@ class ExperimentJobs:
             id, token, _find_all_results
         )
         if found is None:
-            raise ApiError(404, f"no experiment {id!r}")
+            raise ApiError(404, f"experiment {id!r} not found")
         opened, build_result = found
         try:
             result = build_result()
@@ -257,5 +257,5 @@ def _build_scorer(request: schemas.ScorerRequest, model_of: Callable[[str | None
 
 def _require_field(value: str | None, kind: str, field: str) -> str:
     if value is None:
-        raise ApiError(422, f"a scorer {kind!r} needs a {field}")
+        raise ApiError(422, f"scorer {kind!r} needs a {field}")
     return value

@@ -1,7 +1,6 @@
-"""Export jobs: exports that the server makes, each in a process of its own, few at once and within limits.
+"""Exports that run in their own processes, with limits on their number, time, memory and size.
 
-A large export takes minutes and much memory. Here it takes neither from the server: what a process took is given back
-when it ends. What waits is bounded too, and who asks for more is refused.
+A large export needs minutes and much memory, which the operating system gets back when the process ends.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ ExportState: TypeAlias = Literal["queued", "running", "done", "failed"]
 
 PROCESS_MODULE = "sessiontree.server.jobs.export_process"
 CHUNK_SIZE = 1 << 16
-"""Bytes of a file that are sent at once."""
+"""Bytes of a file that are sent in one piece."""
 ERROR_STATUSES = {
     "NotFound": (404, "not_found"),
     "Ambiguous": (409, "ambiguous"),
     "FormatError": (409, "unreadable"),
     TOO_LARGE: (413, "too_large"),
 }
-"""The status and the code of what ends an export; all else is a conflict."""
+"""The status and code of each kind of error; all others are conflicts."""
 
 
 class ExportJob:
-    """One export, from its order to the end of its file."""
+    """An export and its file."""
 
     def __init__(self, id: str, token: str, name: str, order: ExportOrder, given: IO[bytes]) -> None:
         self.id = id
         self.token = token
-        """The token that it was ordered with; no other sees it."""
+        """The id of the token that started the export. Other tokens cannot see it."""
         self.name = name
-        """What the file is called."""
+        """The file name for the download."""
         self.order = order
         self.state: ExportState = "queued"
         self.status = ExportStatus()
         self.failure: ApiError | None = None
-        """Why there is no file."""
+        """Why the export failed."""
         self.ended = threading.Event()
         self.ended_at = 0.0
         self._input = given
@@ -61,11 +60,11 @@ class ExportJob:
         self._is_cancelled = False
 
     def run(self, seconds: float) -> None:
-        """Make the file. Returns when the process has ended."""
+        """Run the export process and wait until it ends."""
         try:
             self._run(seconds)
         except OSError as error:
-            self._fail(ApiError(500, f"the export could not be made: {error.strerror or error}"))
+            self._fail(ApiError(500, f"the export failed: {error.strerror or error}"))
         finally:
             self._input.close()
             self.ended_at = time.monotonic()
@@ -88,8 +87,8 @@ class ExportJob:
                 cwd=os.sep,
                 start_new_session=True,
             )
-        late = threading.Timer(seconds, process.kill)
-        late.start()
+        timeout = threading.Timer(seconds, process.kill)
+        timeout.start()
         try:
             assert process.stderr is not None
             with process.stderr:
@@ -97,23 +96,23 @@ class ExportJob:
                     self._read_status(line)
             process.wait()
         finally:
-            expired = not late.is_alive()
-            late.cancel()
+            expired = not timeout.is_alive()
+            timeout.cancel()
         if self.status.error:
             status, code = ERROR_STATUSES.get(self.status.error, (409, "conflict"))
             self._fail(ApiError(status, self.status.message, code=code))
         elif self.status.done and process.returncode == 0:
             self.state = "done"
         elif expired:
-            self._fail(ApiError(413, f"the export took more than {seconds:g} seconds; use `sessiontree export`"))
+            self._fail(ApiError(413, f"the export took longer than {seconds:g} s; use `sessiontree export`"))
         else:
-            self._fail(ApiError(413, "the export needs more memory than it may have; use `sessiontree export`"))
+            self._fail(ApiError(413, "the export exceeded its memory limit; use `sessiontree export`"))
 
     def _read_status(self, line: bytes) -> None:
         try:
             self.status = msgspec.json.decode(line, type=ExportStatus)
         except msgspec.DecodeError:
-            return  # a warning of a library
+            return  # a warning of a library, not a status
 
     def _fail(self, refusal: ApiError) -> None:
         self.failure = refusal
@@ -121,7 +120,7 @@ class ExportJob:
         self._discard_file()
 
     def cancel(self) -> None:
-        """End the process, and give the file up."""
+        """Kill the process and delete the file."""
         with self._lock:
             self._is_cancelled = True
             process = self._process
@@ -139,18 +138,18 @@ class ExportJob:
                 self._file = None
 
     def open_file(self) -> tuple[int, Iterator[bytes]]:
-        """The size of the file, and its bytes. Raises `Refused`."""
+        """Return the size of the file and an iterator over its bytes. Raises `ApiError`."""
         if self.failure is not None:
             raise self.failure
         with self._lock:
             if self.state != "done" or self._file is None:
-                raise ApiError(409, "the export is not done yet")
+                raise ApiError(409, "the export has not finished")
             fd = os.dup(self._file.fileno())
         return os.fstat(fd).st_size, _read_chunks(fd)
 
 
 def _read_chunks(fd: int) -> Iterator[bytes]:
-    """A file from its beginning; several may read it at once."""
+    """Yield the bytes of a file from its start. Several readers may share the descriptor."""
     at = 0
     try:
         while piece := os.pread(fd, CHUNK_SIZE, at):
@@ -161,6 +160,8 @@ def _read_chunks(fd: int) -> Iterator[bytes]:
 
 
 class ExportJobs:
+    """The exports of this server."""
+
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
@@ -168,28 +169,27 @@ class ExportJobs:
         self._jobs: dict[str, ExportJob] = {}
 
     def start(self, token: str, name: str, order: ExportOrder, open_lines: Callable[[], IO[bytes]]) -> ExportJob:
-        """Begin an export, or have it wait. Raises `Refused` where too many wait already.
+        """Start or queue an export. Raises `ApiError` if too many are queued.
 
-        `order` has no limits yet. `open_lines` gives the session as a file, once it is sure that it is taken on.
+        The limits of `order` are set here. `open_lines` opens the session as a file; it is called only if the export is
+        accepted.
         """
         order = replace(order, memory=self._limits.export_memory, size=self._limits.export_size)
         with self._lock:
             self._check_capacity(token)
-            given = open_lines()
-            job = ExportJob(secrets.token_hex(16), token, name, order, given)
+            lines = open_lines()
+            job = ExportJob(secrets.token_hex(16), token, name, order, lines)
             self._jobs[job.id] = job
         threading.Thread(target=self._run, args=(job,), name="sessiontree-export", daemon=True).start()
         return job
 
     def _check_capacity(self, token: str) -> None:
-        waiting = Counter(job.token for job in self._jobs.values() if not job.ended.is_set())
-        most = self._limits.exports + self._limits.export_queue
-        if waiting.total() >= most or waiting[token] >= max(1, most // 2):
-            raise ApiError(
-                429, "too many exports are being made; try again when one has ended", code="too_many_exports"
-            )
-        kept = [job for job in self._jobs.values() if job.token == token and job.ended.is_set()]
-        for job in kept[: max(0, len(kept) + 1 - self._limits.export_queue)]:
+        unfinished = Counter(job.token for job in self._jobs.values() if not job.ended.is_set())
+        limit = self._limits.exports + self._limits.export_queue
+        if unfinished.total() >= limit or unfinished[token] >= max(1, limit // 2):
+            raise ApiError(429, "too many exports are running; try again later", code="too_many_exports")
+        finished = [job for job in self._jobs.values() if job.token == token and job.ended.is_set()]
+        for job in finished[: max(0, len(finished) + 1 - self._limits.export_queue)]:
             self._remove(job)
 
     def _run(self, job: ExportJob) -> None:
@@ -201,25 +201,25 @@ class ExportJobs:
         job.cancel()
 
     def find(self, id: str, token: str) -> ExportJob:
-        """Raises `Refused` where there is none, or where it is another token's."""
+        """Return an export. Raises `ApiError` if it does not exist or belongs to another token."""
         with self._lock:
             job = self._jobs.get(id)
         if job is None or job.token != token:
             raise ApiError(
-                404, f"no export {id!r}: exports are kept for {self._limits.export_retention_seconds:g} seconds"
+                404, f"export {id!r} not found; exports are kept for {self._limits.export_retention_seconds:g} s"
             )
         return job
 
     def discard(self, job: ExportJob) -> None:
-        """Cancel an export, or throw its file away."""
+        """Cancel an export and delete its file."""
         with self._lock:
             self._remove(job)
 
     def remove_expired(self) -> None:
-        """Throw away files that nobody has fetched for long."""
-        late = time.monotonic() - self._limits.export_retention_seconds
+        """Delete expired files."""
+        oldest = time.monotonic() - self._limits.export_retention_seconds
         with self._lock:
-            for job in [job for job in self._jobs.values() if job.ended.is_set() and job.ended_at < late]:
+            for job in [job for job in self._jobs.values() if job.ended.is_set() and job.ended_at < oldest]:
                 self._remove(job)
 
     def close(self) -> None:

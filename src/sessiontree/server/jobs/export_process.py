@@ -1,7 +1,7 @@
-"""The export process: makes one export for the server, in a process of its own with limits of its own.
+"""The process that runs one export.
 
-Standard input has the lines of the session, standard output gets the file, standard error lines of JSON that say how
-far it is and how it ended. It is told nothing else: no token, no address, no configuration.
+It reads the lines of the session from standard input and writes the file to standard output. It writes its progress and
+result to standard error, as lines of JSON. It has no access to tokens, addresses or the configuration.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ REPORT_SECONDS = 0.25
 
 
 class ExportOrder(Struct, frozen=True, kw_only=True):
-    """What is to be made, and within which limits."""
+    """What to export, and the limits."""
 
     form: str
     branch: str | None = None
     subtree: str | None = None
     redact: bool = False
     homes: tuple[str, ...] = ()
-    """Home folders that a redaction takes out."""
+    """Home folders to redact."""
     memory: int
-    """Bytes of memory that the process may have."""
+    """Maximum bytes of memory."""
     size: int
     """Bytes of the file."""
 
 
 class ExportStatus(Struct, kw_only=True, omit_defaults=True):
-    """How far an export is."""
+    """The progress of an export."""
 
     lines: int = 0
     """Lines of the session."""
     redacted: int = 0
-    """Lines of which secrets were taken out."""
+    """Redacted lines."""
     written: int = 0
-    """Bytes of the file."""
+    """Maximum bytes of the file."""
     done: bool = False
     counts: dict[str, int] | None = None
-    """What a redaction took out."""
+    """How often each kind of secret was redacted."""
     left_out: int = 0
-    """Lines that a redaction could not read."""
+    """Lines that were left out because the redaction could not read them."""
     error: str = ""
-    """The kind of error that ended it."""
+    """The class name of the error that ended the export."""
     message: str = ""
 
 
 TOO_LARGE = "TooLarge"
-"""The kind of error of an export that needs more than it may have."""
+"""The error of an export that exceeds its limits."""
 
 
 def main() -> None:
@@ -62,16 +62,16 @@ def main() -> None:
     _limit_memory(order.memory)
     status = ExportStatus()
     ended = threading.Event()
-    telling = threading.Thread(target=_report_periodically, args=(status, ended, sys.stderr), daemon=True)
-    telling.start()
+    reporter = threading.Thread(target=_report_periodically, args=(status, ended, sys.stderr), daemon=True)
+    reporter.start()
     try:
         _write_export(order, status, sys.stdin.buffer, sys.stdout.buffer)
     except SessionTreeError as error:
         status.error, status.message = type(error).__name__, str(error)
     except MemoryError:
-        status.error, status.message = TOO_LARGE, f"the export needs more than {order.memory >> 20} MB of memory"
+        status.error, status.message = TOO_LARGE, f"the export exceeds {order.memory >> 20} MB of memory"
     ended.set()
-    telling.join()
+    reporter.join()
     status.done = True
     _report_status(status, sys.stderr)
 
@@ -79,17 +79,17 @@ def main() -> None:
 def _limit_memory(size: int) -> None:
     try:
         import resource
-    except ModuleNotFoundError:  # there are systems without limits
+    except ModuleNotFoundError:  # not available on this system
         return
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _write_export(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: BinaryIO) -> None:
+def _write_export(order: ExportOrder, status: ExportStatus, lines: BinaryIO, file: BinaryIO) -> None:
     from sessiontree.export import Redactor, stream_export
     from sessiontree.store.jsonl import read_lines
 
     def count_lines() -> Iterator[bytes]:
-        for line in read_lines(given):
+        for line in read_lines(lines):
             status.lines += 1
             yield line
 
@@ -102,7 +102,7 @@ def _write_export(order: ExportOrder, status: ExportStatus, given: BinaryIO, fil
     ):
         if status.written + len(piece) > order.size:
             status.error = TOO_LARGE
-            status.message = f"the export has more than {order.size >> 20} MB"
+            status.message = f"the export exceeds {order.size >> 20} MB"
             return
         file.write(piece)
         status.written += len(piece)

@@ -151,7 +151,7 @@ class SwarmJobs:
 
     @contextmanager
     def use(self, id: str, token: Token) -> Generator[tuple[OpenSession, SwarmStatus]]:
-        """Yield the session and the status of a swarm. The session stays open meanwhile. Raises `ApiError`."""
+        """Yield the session and the status of a swarm. The session stays open inside this context."""
         opened, status = self.acquire(id, token)
         try:
             yield opened, status
@@ -162,7 +162,7 @@ class SwarmJobs:
         """Return the session and the status of a swarm. The caller releases the session. Raises `ApiError`."""
         found = self._locator.acquire(id, token, self._read_statuses)
         if found is None:  # also if the token may not see it
-            raise ApiError(404, f"no swarm {id!r}")
+            raise ApiError(404, f"swarm {id!r} not found")
         return found
 
     def has_branching(self, opened: OpenSession, id: str) -> bool:

@@ -1,7 +1,6 @@
-"""Routes that move things: branches, switching, navigating, undoing, labels, forks, merges, copies.
+"""Routes that change branches: create, switch, navigate, undo, label, fork, merge, promote and cherry-pick.
 
-Bare changes are made while the session is held. Operations with handlers and summaries are carried out in the
-workshop; a summary that a model makes takes the scope `run`.
+Operations with hooks and summaries run in the agent loop. A summary that a model writes needs the scope `run`.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def create_branch(
     id: str,
     request: Annotated[schemas.CreateBranchRequest, Depends(RequestBody(schemas.CreateBranchRequest))],
 ) -> JsonResponse:
-    """A new branch, which becomes current unless `switch` is false."""
+    """Create a branch. It becomes the current one unless `switch` is false."""
     with call.write_session(id) as opened:
         return JsonResponse(create_branch_in(opened.session, request), 201, at=opened)
 
@@ -62,7 +61,7 @@ def create_branch_in(session: Session, request: schemas.CreateBranchRequest) -> 
 
 
 def validate_branch_name(name: str) -> None:
-    """Raises `Refused` for what cannot be the name of a branch."""
+    """Raises `ApiError` for an invalid branch name."""
     try:
         check_branch_name(name)
     except InvalidOperation as error:
@@ -78,9 +77,9 @@ def change_branch(
     name: str,
     request: Annotated[schemas.UpdateBranchRequest, Depends(RequestBody(schemas.UpdateBranchRequest))],
 ) -> JsonResponse:
-    """Give a branch another name, archive it, or bring it back."""
+    """Rename, archive or restore a branch."""
     if request.name is None and request.archived is None:
-        raise ApiError(422, "nothing is to be changed")
+        raise ApiError(422, "nothing to change; send a name or archived")
     if request.name is not None:
         validate_branch_name(request.name)
     with call.write_session(id) as opened:
@@ -88,8 +87,8 @@ def change_branch(
         session.branch(name)
         call.state.check_idle(opened, name)
         renamed = None if request.name == name else request.name
-        if renamed in session.heads.heads:  # before anything is done
-            raise InvalidOperation(f"there is a branch {renamed!r} already")
+        if renamed in session.heads.heads:  # check before the first write
+            raise InvalidOperation(f"branch {renamed!r} already exists")
         if request.archived is not None:
             session.archive_branch(name, archived=request.archived)
         if renamed is not None:
@@ -103,7 +102,7 @@ def switch_branch(
     id: str,
     request: Annotated[schemas.SwitchBranchRequest, Depends(RequestBody(schemas.SwitchBranchRequest))],
 ) -> JsonResponse:
-    """Make another branch current."""
+    """Switch to another branch."""
     with call.write_session(id) as opened:
         return JsonResponse(switch_session(opened, request.branch), at=opened)
 
@@ -124,7 +123,7 @@ def undo(
     id: str,
     request: Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """Undo the last move, switch, merge or promotion, and say which; again, the one before it."""
+    """Undo the last move, switch, merge or promotion, and return what was undone. Repeat it to go further back."""
     with call.write_session(id) as opened:
         move = opened.session.heads.undoable
         for branch in () if move is None else move.moved_branches:
@@ -138,31 +137,31 @@ def undo(
 def label(
     call: WriteContext, id: str, request: Annotated[schemas.LabelRequest, Depends(RequestBody(schemas.LabelRequest))]
 ) -> JsonResponse:
-    """Put a label on an entry; `null` takes it away."""
+    """Label an entry; `null` removes the label."""
     with call.write_session(id) as opened:
         return JsonResponse(schemas.LabelResponse(id=opened.session.label(request.entry, request.label).id), at=opened)
 
 
-# Operations, with handlers
+# Operations with hooks
 
 
 @asynccontextmanager
 async def use_session(call: RequestContext, id: str) -> AsyncGenerator[OpenSession]:
-    """A session for an operation, found and let go of in a thread."""
-    kept: AbstractContextManager[OpenSession] = call.use_session(id)
-    opened = await asyncio.to_thread(kept.__enter__)
+    """Keep a session open for an operation. Opening and releasing it happen in a thread."""
+    context: AbstractContextManager[OpenSession] = call.use_session(id)
+    opened = await asyncio.to_thread(context.__enter__)
     try:
         for pause in call.state.sessions.wait_for_lock(opened):
             await asyncio.sleep(pause)
         yield opened
     finally:
-        await asyncio.to_thread(kept.__exit__, None, None, None)
+        await asyncio.to_thread(context.__exit__, None, None, None)
 
 
 async def _run_operation(
     call: RequestContext, opened: OpenSession, operation: Callable[[SessionRuntime], Coroutine[Any, Any, T]]
 ) -> T:
-    """Carry out an operation in the workshop, with the session's handlers."""
+    """Run an operation in the agent loop, with the hooks of the session."""
     runs = call.state.runs
 
     async def run_operation() -> T:
@@ -203,22 +202,24 @@ async def navigate(
     id: str,
     request: Annotated[schemas.NavigateRequest, Depends(RequestBody(schemas.NavigateRequest))],
 ) -> JsonResponse:
-    """Move a branch to a place by the rules of selection, with a summary of what is left if that is wanted.
+    """Move a branch to a place, optionally with a summary of the abandoned entries.
 
-    Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
+    If the place is a user message, the branch moves to its parent, and the response contains the text for editing.
     """
 
     async def run_navigate(runtime: SessionRuntime) -> navigating.NavigateOutcome:
         session = opened.session
         branch = _get_branch(session, request.branch)
         call.state.check_idle(opened, branch.name)
-        left = session.plan_navigate(request.to, start=branch.name).abandoned
-        wanted = request.summarize and request.summary is None and bool(left)
+        abandoned = session.plan_navigate(request.to, start=branch.name).abandoned
+        needs_summary = request.summarize and request.summary is None and bool(abandoned)
         return await navigating.navigate(
             session,
             request.to,
             hooks=runtime.controller.hooks,
-            summary=await _request_summary(call, runtime, branch, request.instructions) if wanted else request.summary,
+            summary=await _request_summary(call, runtime, branch, request.instructions)
+            if needs_summary
+            else request.summary,
             branch=branch,
         )
 
@@ -239,7 +240,7 @@ async def fork_session(
     id: str,
     request: Annotated[schemas.ForkRequest, Depends(RequestBody(schemas.ForkRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """A new session with the path to a place, or with the whole tree. The source is not touched."""
+    """Copy the path to a place, or the whole tree, into a new session."""
 
     async def run_fork(runtime: SessionRuntime) -> str:
         session = opened.session
@@ -248,7 +249,7 @@ async def fork_session(
         else:
             made = (await fork(session, request.at, hooks=runtime.controller.hooks, name=request.name)).session
             if made is None:
-                raise ApiError(409, "a handler did not let it happen", code="cancelled")
+                raise ApiError(409, "cancelled by a handler", code="cancelled")
         with made:
             return made.id
 
@@ -260,7 +261,7 @@ async def fork_session(
 async def merge_branch(
     call: WriteContext, id: str, request: Annotated[schemas.MergeRequest, Depends(RequestBody(schemas.MergeRequest))]
 ) -> JsonResponse:
-    """Write a summary of another branch at the head of this one."""
+    """Append a summary of another branch to this one."""
 
     async def run_merge(runtime: SessionRuntime) -> schemas.MergeResponse:
         session = opened.session
@@ -287,13 +288,13 @@ async def promote_branch(
     id: str,
     request: Annotated[schemas.PromoteRequest, Depends(RequestBody(schemas.PromoteRequest))],
 ) -> JsonResponse:
-    """Go on from the head of one branch, with a summary of the others, which are archived with it."""
+    """Continue from the head of one branch, with a summary of the others, and archive them all."""
 
     async def run_promote(runtime: SessionRuntime) -> schemas.PromoteResponse:
         session = opened.session
         winner, into = session.branch(request.branch), _get_branch(session, request.into)
         if winner == into:
-            raise ApiError(422, f"branch {winner.name!r} cannot be promoted into itself")
+            raise ApiError(422, f"cannot promote branch {winner.name!r} into itself")
         rest = find_other_branches(into, winner)
         for branch in (into, winner, *rest):
             call.state.check_idle(opened, branch.name)
@@ -314,7 +315,7 @@ async def pick(
     id: str,
     request: Annotated[schemas.CherryPickRequest, Depends(RequestBody(schemas.CherryPickRequest))],
 ) -> JsonResponse:
-    """Copy messages to the head of a branch, tool calls and their results together."""
+    """Copy messages to the head of a branch. Tool calls are copied with their results."""
 
     async def run_cherry_pick(runtime: SessionRuntime) -> schemas.CherryPickResponse:
         onto = _get_branch(opened.session, request.onto)

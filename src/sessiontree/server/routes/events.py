@@ -1,7 +1,6 @@
-"""The route of a session's live events: server-sent events that can be taken up again where they broke off.
+"""The route of live events: server-sent events that a client can resume.
 
-What an event's id says: how many entries the client has, with a mark of the last one; and of what passes by, the
-number it has come to. What is told and kept is in `live`.
+The id of an event contains the client's position in the session and the number of the last transient event.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from sessiontree.server.session_cache import OpenSession, SessionPosition, compu
 router = APIRouter(prefix="/api/sessions/{id}")
 
 BATCH = 200
-"""Entries that are read at once."""
+"""Maximum entries per read."""
 KEEPALIVE_SECONDS = 15.0
-"""A comment is sent when nothing else was for so long, so that nobody in between takes the connection for dead."""
+"""After this time without events, a comment is sent so that proxies keep the connection open."""
 
 PageHeader = Annotated[str | None, Header(max_length=100)]
-"""Which page asks: a stream that it opens again takes the place of the one before."""
+"""Identifies the page: a stream that it opens again replaces the previous one."""
 
 _EVENT_ID = re.compile(r"(\d{1,15}-[0-9a-f]{8})(?:\.([0-9a-f]{8})\.(\d{1,15}))?")
 
 
 class StreamPosition(Struct, frozen=True):
-    """How far a client has come."""
+    """The position of a client in the stream."""
 
     position: SessionPosition
     number: int
-    """Of what passes by, the last that it has."""
+    """The number of its last transient event."""
 
     def format_id(self, boot: str) -> str:
         return f"{self.position}.{boot}.{self.number}"
@@ -63,33 +62,33 @@ async def events(
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
     sessiontree_page: PageHeader = None,
 ) -> Response:
-    """Live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
+    """Stream live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
 
-    They go on behind `Last-Event-ID`, or `after`, which may be the ETag of an answer too; without either, from now.
+    The stream continues after `Last-Event-ID` or `after`, which may be the ETag of a response; otherwise it starts now.
     """
-    serving = call.state
-    slot = serving.streams.open_slot(call.token, f"sessions/{id}", sessiontree_page)
+    state = call.state
+    slot = state.streams.open_slot(call.token, f"sessions/{id}", sessiontree_page)
     try:
-        opened = await asyncio.to_thread(serving.sessions.acquire, id, call.token)
+        opened = await asyncio.to_thread(state.sessions.acquire, id, call.token)
         try:
-            come = await asyncio.to_thread(_find_start, opened, last_event_id or after)
+            position = await asyncio.to_thread(_find_start, opened, last_event_id or after)
         except BaseException:
-            serving.sessions.release(opened)
+            state.sessions.release(opened)
             raise
     except BaseException:
-        serving.streams.close_slot(slot)
+        state.streams.close_slot(slot)
         raise
 
     def release() -> None:
-        serving.streams.close_slot(slot)
-        serving.sessions.release(opened)
+        state.streams.close_slot(slot)
+        state.sessions.release(opened)
 
     slot.wake = opened.feed.wake
-    return EventStream(_stream_events(call, opened, come, slot), release)
+    return EventStream(_stream_events(call, opened, position, slot), release)
 
 
 class EventStream(StreamingResponse):
-    """Events as they come, until the client goes away; then `let_go` is called, however it went."""
+    """Streams events until the client disconnects, then calls `release`."""
 
     def __init__(self, events: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
         super().__init__(events, media_type=EVENTS, headers={"x-accel-buffering": "no"})
@@ -105,91 +104,91 @@ class EventStream(StreamingResponse):
 
 
 def _find_start(opened: OpenSession, last_event_id: str | None) -> StreamPosition:
-    """Where a client goes on. Raises `Refused` where it cannot."""
+    """Return the position from which a client continues. Raises `ApiError` if it cannot."""
     with opened.session.hold_lock():
         if last_event_id is None:
             return StreamPosition(opened.position, opened.feed.last)
         found = _EVENT_ID.fullmatch(last_event_id.strip().strip('"'))
         if found is None:
-            raise ApiError(400, f"{last_event_id[:100]!r} is no place among the events of a session")
+            raise ApiError(400, f"{last_event_id[:100]!r} is not an event id of this session")
         position = parse_position(found[1])
         opened.check_position(position)
         if found[2] != opened.feed.feed_id:
             return StreamPosition(position, opened.feed.find_start(position.count))
         number = int(found[3])
         if opened.feed.read_after(number) is None:
-            raise ApiError(410, "events that were missed are not kept any more: read the session anew")
+            raise ApiError(410, "missed events are no longer available; load the session again")
         return StreamPosition(position, number)
 
 
 async def _stream_events(
     call: RequestContext, opened: OpenSession, position: StreamPosition, slot: StreamSlot
 ) -> AsyncGenerator[bytes]:
-    serving, feed = call.state, opened.feed
-    with feed.subscribe() as something, opened.watcher.watch():
+    state, feed = call.state, opened.feed
+    with feed.subscribe() as changed, opened.watcher.watch():
         heads: JsonObject | None = None
         yield b": listening\n\n"
-        quiet = time.monotonic()
-        while not (serving.is_closing or slot.is_replaced) and serving.tokens.is_valid(call.token):
-            something.clear()
+        last_sent = time.monotonic()
+        while not (state.is_closing or slot.is_replaced) and state.tokens.is_valid(call.token):
+            changed.clear()
             try:
-                told, position, heads, full = await asyncio.to_thread(_read_next, opened, position, heads)
+                data, position, heads, has_more = await asyncio.to_thread(_read_next, opened, position, heads)
             except (ApiError, SessionTreeError) as error:
                 yield b"event: resync\ndata: " + encode_json(_make_stream_error(error).payload) + b"\n\n"
                 return
-            if told:
-                yield told
-                quiet = time.monotonic()
-            if full:
+            if data:
+                yield data
+                last_sent = time.monotonic()
+            if has_more:
                 continue
             try:
-                async with asyncio.timeout(max(0.0, quiet + KEEPALIVE_SECONDS - time.monotonic())):
-                    await something.wait()
+                async with asyncio.timeout(max(0.0, last_sent + KEEPALIVE_SECONDS - time.monotonic())):
+                    await changed.wait()
             except TimeoutError:
                 yield b": quiet\n\n"
-                quiet = time.monotonic()
+                last_sent = time.monotonic()
 
 
 def _make_stream_error(error: ApiError | SessionTreeError) -> ApiError:
-    """Why a stream does not go on."""
+    """Return the error that ends a stream."""
     if isinstance(error, ApiError):
         return error
     gone = isinstance(error, NotFound)
-    return ApiError(410, "the session is gone" if gone else f"the session cannot be read: {error}")
+    return ApiError(410, "the session was deleted" if gone else f"cannot read the session: {error}")
 
 
 def _read_next(
     opened: OpenSession, position: StreamPosition, heads: JsonObject | None
 ) -> tuple[bytes, StreamPosition, JsonObject | None, bool]:
-    """What a client has not been told yet, how far it has come then, and whether there may be more at once."""
+    """Return the next events, the new position, the heads, and whether more entries are available."""
     feed, parts = opened.feed, list[Callable[[], bytes]]()
     opened.refresh()
     session = opened.session
     with session.hold_lock():
         opened.check_position(position.position)
-        passing = feed.read_after(position.number)
-        if passing is None:
-            raise ApiError(410, "this client was too slow: read the session anew")
-        waiting = list(reversed(passing))
+        buffered = feed.read_after(position.number)
+        if buffered is None:
+            raise ApiError(410, "this client was too slow; load the session again")
+        pending = list(reversed(buffered))
         start = position.position.count
         entries = session.tree.entries[start : start + BATCH]
 
         def append_transient_events(count: int) -> None:
             nonlocal position
-            while waiting and waiting[-1].entry_count <= count:
-                event = waiting.pop()
+            while pending and pending[-1].entry_count <= count:
+                event = pending.pop()
                 position = replace(position, number=event.number)
                 parts.append(partial(_format_event, event.kind, event.data, position.format_id(feed.feed_id)))
 
         for count, entry in enumerate(entries, start):
             append_transient_events(count)
             position = replace(position, position=compute_position(session, count + 1))
-            row, telling = build_tree_row(opened, entry), _build_path_row(opened, count)
+            row, path_row = build_tree_row(opened, entry), _build_path_row(opened, count)
             parts.append(
-                partial(_format_entry_event, row, telling, opened.html_cache, position.format_id(feed.feed_id))
+                partial(_format_entry_event, row, path_row, opened.html_cache, position.format_id(feed.feed_id))
             )
-        full = len(entries) == BATCH
-        if not full:
+        has_more = len(entries) == BATCH
+        if not has_more:
             append_transient_events(len(session.tree.entries))
         heads_now = session.heads
         now: JsonObject = {
@@ -203,20 +202,20 @@ def _read_next(
         b"".join(part() for part in parts),
         position,
         now,
-        full,
-    )  # the session is not held any more: this may take long
+        has_more,
+    )  # rendering may take long: the session is not locked here
 
 
 def _build_path_row(opened: OpenSession, index: int) -> UnrenderedPathRow:
-    """What a path tells of an entry; the result of a tool comes with an entry of its own."""
+    """Build the path row of an entry. Tool results arrive with their own entries."""
     entry = opened.session.tree.get_entry_at(index)
     return build_path_row(opened, entry, entry.decode(), {})
 
 
-def _format_entry_event(row: TreeRow, telling: UnrenderedPathRow, rendered: HtmlCache, id: str) -> bytes:
-    """The event of an entry: what the tree and a path tell of it."""
-    told = {**msgspec.to_builtins(row), **msgspec.to_builtins(telling.render(rendered))}
-    return _format_event("entry", encode_json({"entry": told}), id)
+def _format_entry_event(tree_row: TreeRow, path_row: UnrenderedPathRow, html_cache: HtmlCache, id: str) -> bytes:
+    """Format the event of an entry, with the fields of its tree row and its path row."""
+    fields = {**msgspec.to_builtins(tree_row), **msgspec.to_builtins(path_row.render(html_cache))}
+    return _format_event("entry", encode_json({"entry": fields}), id)
 
 
 def _format_event(kind: str, data: bytes, id: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Routes over experiments: which way to go on is better."""
+"""Routes for experiments."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ router = APIRouter(prefix="/api")
 def list_experiments(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
-    """The experiments of a session, oldest first, with what they tell so far."""
+    """List the experiments of a session with their results so far, oldest first."""
     with call.read_session(id) as opened:
-        page, following = get_page(list_session_experiments(opened.session), limit, cursor)
-        found = [build_result_json(result) for result in page]
-        return JsonResponse(schemas.ExperimentListResponse(experiments=found, next=following), at=opened)
+        page, next_cursor = get_page(list_session_experiments(opened.session), limit, cursor)
+        results = [build_result_json(result) for result in page]
+        return JsonResponse(schemas.ExperimentListResponse(experiments=results, next=next_cursor), at=opened)
 
 
 @router.post(
@@ -38,14 +38,14 @@ async def create_experiment(
     id: str,
     said: Annotated[schemas.CreateExperimentRequest, Depends(RequestBody(schemas.CreateExperimentRequest))],
 ) -> JsonResponse:
-    """Go on from a place in several ways, each several times, to find out which is better."""
+    """Start an experiment: run several arms from one place, each several times, and compare them."""
     async with use_session(call, id) as opened:
         return JsonResponse(await call.state.experiments.create(opened, said, await call.find_workspace(opened)), 202)
 
 
 @router.get("/experiments/{id}", **describe_route(schemas.ExperimentResponse))
 def get_experiment(call: ReadContext, id: str) -> JsonResponse:
-    """How far an experiment has come, and what it tells."""
+    """Return the progress and results of an experiment."""
     return JsonResponse(call.state.experiments.get_state(id, call.token))
 
 
@@ -58,7 +58,7 @@ async def stop_experiment(
     id: str,
     said: Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """Stop running an experiment. What is done stays done."""
+    """Stop an experiment. Finished runs keep their results."""
     trials = call.state.experiments
     state = await asyncio.to_thread(trials.get_state, id, call.token)
     await trials.stop(state.session_id, id)

@@ -1,4 +1,4 @@
-"""Routes over exports: one request that waits for the file, or a job that tells how far it is."""
+"""Routes for exports: a request that waits for the file, or a job with progress."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ MEDIA = {
 }
 FILES = tuple(kind.partition(";")[0] for kind in MEDIA.values())
 REPORT_HEADER = "redaction-report"
-"""The header of an export that says what was redacted."""
+"""The header with the redaction report."""
 POLL_SECONDS = 0.05
-"""How often a request that waits looks whether its file is there, and its client too."""
+"""How often a waiting request checks its export and its connection."""
 
 ExportFormat = Literal["html", "md", "jsonl", "json", "text"]
 
@@ -49,9 +49,9 @@ async def export_session(
     subtree: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     redact: bool = False,
 ) -> Response:
-    """A session, the path to a place of it, or an entry with what hangs below it, as a file.
+    """Export a session, the path to a place, or a subtree as a file.
 
-    With `redact`, the header `Redaction-Report` says what was taken out, as JSON.
+    With `redact`, the header `Redaction-Report` contains the redacted secrets by kind, as JSON.
     """
     if form == "jsonl" and branch is None and subtree is None and not redact:
         return await run_in_threadpool(_export_whole_session, call, id)
@@ -63,7 +63,7 @@ async def export_session(
                 break
         return _build_file_response(job)
     finally:
-        await run_in_threadpool(call.state.exports.discard, job)  # what is being sent is open
+        await run_in_threadpool(call.state.exports.discard, job)  # the response keeps the file open
 
 
 @router.post(
@@ -75,7 +75,7 @@ def start_export(
     id: str,
     request: Annotated[schemas.ExportRequest, Depends(RequestBody(schemas.ExportRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """Begin an export. `GET /exports/{job}` says how far it is."""
+    """Start an export. `GET /exports/{job}` returns its progress."""
     return JsonResponse(
         _build_progress(_start_job(call, id, request.format, request.branch, request.subtree, request.redact)), 202
     )
@@ -83,19 +83,19 @@ def start_export(
 
 @router.get("/exports/{job}", **describe_route(schemas.ExportResponse))
 def get_export(call: ReadContext, job: str) -> JsonResponse:
-    """How far an export is."""
+    """Return the progress of an export."""
     return JsonResponse(_build_progress(call.state.exports.find(job, call.token.id)))
 
 
 @router.get("/exports/{job}/file", **describe_route(*FILES))
 def get_export_file(call: ReadContext, job: str) -> Response:
-    """The file of an export that is done."""
+    """Download the file of a finished export."""
     return _build_file_response(call.state.exports.find(job, call.token.id))
 
 
 @router.delete("/exports/{job}", **describe_route(schemas.ExportResponse))
 def cancel_export(call: ReadContext, job: str) -> JsonResponse:
-    """Cancel an export, or throw its file away."""
+    """Cancel an export or delete its file."""
     found = call.state.exports.find(job, call.token.id)
     call.state.exports.discard(found)
     return JsonResponse(_build_progress(found))
@@ -105,7 +105,7 @@ def _start_job(
     call: RequestContext, id: str, form: str, branch: str | None, subtree: str | None, redact: bool
 ) -> ExportJob:
     if branch is not None and subtree is not None:
-        raise ApiError(422, "branch and subtree do not go together")
+        raise ApiError(422, "branch and subtree cannot be combined")
     homes = tuple(list_user_homes()) if redact else ()
     order = ExportOrder(form=form, branch=branch, subtree=subtree, redact=redact, homes=homes, memory=0, size=0)
     with call.read_session(id) as opened:
@@ -140,7 +140,7 @@ def _build_download(
 
 
 def _export_whole_session(call: RequestContext, id: str) -> Response:
-    """The whole session as it is: byte for byte the file."""
+    """Return the session file unchanged."""
     with call.read_session(id) as opened:
         session = opened.session
         try:

@@ -1,4 +1,4 @@
-"""Routes to agents: saying something to one, steering it, giving it up. What it does, the session's events tell."""
+"""Routes for agents: prompt, steer, abort, and permission questions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ router = APIRouter(prefix="/api/sessions/{id}")
 async def prompt(
     call: RunContext, id: str, request: Annotated[schemas.PromptRequest, Depends(RequestBody(schemas.PromptRequest))]
 ) -> JsonResponse:
-    """Say something to the model, which answers on the branch. What happens is told by the session's events."""
+    """Send a prompt. The agent answers on the branch; follow it with the live events of the session."""
     if not request.text.strip() and not request.images:
-        raise ApiError(422, "there is nothing to say")
+        raise ApiError(422, "the prompt is empty")
     for image in request.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
-            raise ApiError(422, "an image is {type: 'image', data, mimeType}")
+            raise ApiError(422, "an image needs the fields type ('image'), data and mimeType")
     state, sessions = call.state, call.state.sessions
     state.permissions.check_mode(request.permission_mode)
 
@@ -50,7 +50,7 @@ async def prompt(
 async def steer(
     call: RunContext, id: str, request: Annotated[schemas.SteerRequest, Depends(RequestBody(schemas.SteerRequest))]
 ) -> JsonResponse:
-    """Say something to an agent at work, as soon as the tool calls of its turn are done."""
+    """Send a message to a running agent. It arrives after the tool calls of the current turn."""
     async with use_session(call, id) as opened:
         limited = call.token.projects is not None
         work = call.state.steer(opened, request.branch, request.text, limited=limited)
@@ -63,7 +63,7 @@ async def abort(
     id: str,
     request: Annotated[schemas.AbortRequest, Depends(RequestBody(schemas.AbortRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """Give up a run. What had arrived is written down."""
+    """Abort a run. The partial answer is kept."""
     async with use_session(call, id) as opened:
         work = call.state.abort(opened, request.branch)
         return JsonResponse(schemas.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
@@ -71,7 +71,7 @@ async def abort(
 
 @router.get("/permissions", **describe_route(schemas.PermissionQuestionListResponse))
 def list_permission_questions(call: ReadContext, id: str) -> JsonResponse:
-    """Questions about tool calls that runs of a session wait for."""
+    """List the open permission questions of a session."""
     with call.read_session(id) as opened:
         return JsonResponse(
             schemas.PermissionQuestionListResponse(questions=call.state.permissions.list_questions(opened))
@@ -88,10 +88,12 @@ async def answer(
     question: str,
     request: Annotated[schemas.PermissionAnswerRequest, Depends(RequestBody(schemas.PermissionAnswerRequest))],
 ) -> JsonResponse:
-    """Answer a question about a tool call: once, for the session, always in its folder, or no."""
+    """Answer a permission question: allow once, for the session or always in this folder, or deny."""
     async with use_session(call, id) as opened:
         limited = call.token.projects is not None
         if request.answer == "always" and limited:
-            raise ApiError(403, "a token of a project does not change the user's rules: answer for the session")
+            raise ApiError(
+                403, "a token that is limited to projects cannot add permanent rules; answer for the session"
+            )
         work = call.state.permissions.answer(opened, question, request, limited=limited)
         return JsonResponse(await call.state.agent_loop.run(work))

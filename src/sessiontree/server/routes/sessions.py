@@ -1,4 +1,4 @@
-"""Routes over sessions as a whole: the server itself, listing, searching, making, naming, archiving."""
+"""Routes for the server itself and for sessions: list, search, create, rename, archive."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ MAX_HITS = 5000
 
 @router.get("/health", **describe_route(schemas.HealthResponse))
 async def health(call: ReadContext) -> JsonResponse:
-    """Whether the server is well."""
+    """Return the health of the server."""
     uptime = round(time.monotonic() - call.state.started_at, 3)
     return JsonResponse(schemas.HealthResponse(status="ok", version=__version__, uptime=uptime))
 
 
 @router.get("/me", **describe_route(schemas.MeResponse))
 def me(call: ReadContext) -> JsonResponse:
-    """What the token may do."""
+    """Return the rights of the token."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
     kind = "browser" if call.token.kind == "browser" else "program"
@@ -59,17 +59,20 @@ def me(call: ReadContext) -> JsonResponse:
 
 @router.get("/models", **describe_route(schemas.ModelListResponse))
 def models(call: ReadContext) -> JsonResponse:
-    """The models that there are, and which can be used."""
-    offered = call.state.list_models()
+    """List all models and whether they are usable."""
+    candidates = call.state.list_models()
     return JsonResponse(
         schemas.ModelListResponse(
             models=[
                 schemas.ModelResponse(
-                    name=offer.name, provider=offer.name.partition(":")[0], ready=offer.usable, reason=offer.reason
+                    name=candidate.name,
+                    provider=candidate.name.partition(":")[0],
+                    ready=candidate.usable,
+                    reason=candidate.reason,
                 )
-                for offer in offered
+                for candidate in candidates
             ],
-            default=next((offer.name for offer in offered if offer.default), None),
+            default=next((candidate.name for candidate in candidates if candidate.default), None),
         )
     )
 
@@ -86,18 +89,18 @@ def list_sessions(
     limit: Limit = schemas.DEFAULT_PAGE_SIZE,
     cursor: Cursor = None,
 ) -> JsonResponse:
-    """Sessions, those written to last first; `q` is looked for in names, first messages, folders and ids."""
+    """List sessions, most recently modified first. `q` searches names, first messages, folders and ids."""
     words = q.casefold().split()
-    listed = [
+    summaries = [
         summary
         for summary in catalog.sessions(all=True, archived=archived)
         if call.token.can_see(summary.cwd) and _is_in_project(summary.cwd, project) and _matches_words(summary, words)
     ]
     if cursor is not None:
-        listed = _skip_to_cursor(listed, cursor)
-    page = listed[:limit]
-    following = f"{page[-1].modified}~{page[-1].id}" if len(listed) > limit else None
-    return JsonResponse({"sessions": [encode_summary(summary) for summary in page], "next": following})
+        summaries = _skip_to_cursor(summaries, cursor)
+    page = summaries[:limit]
+    next_cursor = f"{page[-1].modified}~{page[-1].id}" if len(summaries) > limit else None
+    return JsonResponse({"sessions": [encode_summary(summary) for summary in page], "next": next_cursor})
 
 
 def _is_in_project(cwd: str, project: str | None) -> bool:
@@ -108,14 +111,14 @@ def _is_in_project(cwd: str, project: str | None) -> bool:
 
 
 def _matches_words(summary: SessionSummary, words: list[str]) -> bool:
-    said = " ".join((summary.name or "", summary.first_message or "", summary.cwd, summary.id)).casefold()
-    return all(word in said for word in words)
+    text = " ".join((summary.name or "", summary.first_message or "", summary.cwd, summary.id)).casefold()
+    return all(word in text for word in words)
 
 
-def _skip_to_cursor(listed: list[SessionSummary], cursor: str) -> list[SessionSummary]:
-    """What follows the session that a page ended with, also if that was written to since."""
+def _skip_to_cursor(summaries: list[SessionSummary], cursor: str) -> list[SessionSummary]:
+    """Return the sessions after the last one of the previous page, even if that was modified since."""
     modified, _, id = cursor.partition("~")
-    rest = [summary for summary in listed if summary.modified <= modified]
+    rest = [summary for summary in summaries if summary.modified <= modified]
     same = [number for number, summary in enumerate(rest) if summary.modified == modified and summary.id == id]
     return rest[same[0] + 1 :] if same else rest
 
@@ -132,7 +135,7 @@ def search(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> JsonResponse:
-    """Entries that say all of `q`, in all branches, the newest first."""
+    """Search entries of all branches that contain every word of `q`, newest first."""
 
     def is_visible(summary: SessionSummary) -> bool:
         return call.token.can_see(summary.cwd) and session in (None, summary.id)
@@ -145,9 +148,9 @@ def search(
     end = min(start + limit, MAX_HITS)
     unread: set[str] = set()
     hits = catalog.search(q, all=True, limit=end + 1, only=is_visible, on_unreadable=unread.add)
-    following = str(end) if len(hits) > end < MAX_HITS else None
+    next_cursor = str(end) if len(hits) > end < MAX_HITS else None
     return JsonResponse(
-        schemas.SearchResponse(hits=[_build_hit(hit) for hit in hits[start:end]], next=following, unread=len(unread))
+        schemas.SearchResponse(hits=[_build_hit(hit) for hit in hits[start:end]], next=next_cursor, unread=len(unread))
     )
 
 
@@ -174,21 +177,21 @@ def create(
         schemas.CreateSessionRequest, Depends(RequestBody(schemas.CreateSessionRequest, allow_empty=True))
     ],
 ) -> JsonResponse:
-    """A new session."""
+    """Create a session."""
     with catalog.create(request.name, cwd=resolve_session_folder(call, request.cwd)) as made:
         return JsonResponse(schemas.CreateSessionResponse(id=made.id, name=made.name, cwd=made.cwd), 201)
 
 
 def resolve_session_folder(call: RequestContext, cwd: str | None) -> str:
-    """The folder that a new session is about. Raises `Refused`."""
+    """Return the folder of a new session. Raises `ApiError`."""
     projects = call.token.projects
     folder = cwd if cwd is not None else projects[0] if projects else call.state.cwd
     if not os.path.isabs(folder) or "\0" in folder:
-        raise ApiError(422, "the folder of a session is an absolute path")
+        raise ApiError(422, "the folder must be an absolute path")
     if not call.token.can_see(folder):
-        raise ApiError(403, "the token is for other projects")
+        raise ApiError(403, "the folder is outside the projects of the token")
     if not os.path.isdir(folder):
-        raise ApiError(422, "there is no such folder")
+        raise ApiError(422, "the folder does not exist")
     if cwd is not None and projects is None and "run" in call.token.scopes:
         call.state.workspaces.allow_folder(folder)
     return os.path.normpath(folder)
@@ -199,14 +202,14 @@ def resolve_session_folder(call: RequestContext, cwd: str | None) -> str:
 
 @router.get("/sessions/{id}", **describe_route(schemas.SessionResponse))
 def get_session(call: ReadContext, id: str) -> JsonResponse:
-    """What a session is, and what it has cost."""
+    """Return a session with its totals."""
     with call.read_session(id) as opened, _translate_missing_file(id):
         return JsonResponse(_build_session(call, opened), at=opened)
 
 
 @contextmanager
 def _translate_missing_file(id: str) -> Generator[None]:
-    """What goes away while it is looked at is not there. Raises `Refused`."""
+    """Report a session as missing if its file disappears inside this context. Raises `ApiError`."""
     try:
         yield
     except FileNotFoundError:
@@ -215,7 +218,7 @@ def _translate_missing_file(id: str) -> Generator[None]:
 
 def _build_session(call: RequestContext, opened: OpenSession) -> schemas.SessionResponse:
     session, totals = opened.session, opened.compute_totals()
-    hands = call.state.swarms.find_agent_branches(opened)
+    agent_branches = call.state.swarms.find_agent_branches(opened)
     return schemas.SessionResponse(
         id=session.id,
         name=session.name,
@@ -233,14 +236,17 @@ def _build_session(call: RequestContext, opened: OpenSession) -> schemas.Session
         archived=os.path.lexists(opened.file + ARCHIVED_SUFFIX),
         read_only=session.read_only,
         problems=[encode_problem(problem) for problem in opened.list_problems()],
-        running=[*call.state.runs.list_running(opened), *(branch for branch, hand in hands.items() if hand.is_running)],
-        swarming={branch: hand.swarm for branch, hand in hands.items()},
+        running=[
+            *call.state.runs.list_running(opened),
+            *(branch for branch, agent_branch in agent_branches.items() if agent_branch.is_running),
+        ],
+        swarming={branch: agent_branch.swarm for branch, agent_branch in agent_branches.items()},
         experimenting=call.state.experiments.find_running_branches(opened),
     )
 
 
 def _get_modified(opened: OpenSession) -> str:
-    """When it was last written to: as its file says, or its last entry where it is in no file."""
+    """Return when the session was last modified, by its file or its last entry."""
     session = opened.session
     if session.file is not None:
         return format_timestamp(os.stat(opened.file).st_mtime_ns // 1_000_000)
@@ -254,7 +260,7 @@ def rename(
     id: str,
     request: Annotated[schemas.RenameSessionRequest, Depends(RequestBody(schemas.RenameSessionRequest))],
 ) -> JsonResponse:
-    """Name a session; `null` takes the name away."""
+    """Rename a session; `null` removes the name."""
     with call.write_session(id) as opened:
         opened.session.rename(request.name)
         return JsonResponse(schemas.RenameSessionResponse(id=opened.session.id, name=opened.session.name), at=opened)
@@ -271,7 +277,7 @@ def archive(
         schemas.ArchiveSessionRequest, Depends(RequestBody(schemas.ArchiveSessionRequest, allow_empty=True))
     ],
 ) -> JsonResponse:
-    """Take a session out of listings, or put it back. Nothing of it changes."""
+    """Hide a session from listings, or show it again. The session itself does not change."""
     with call.write_session(id) as opened:
         trash.archive(opened.file if opened.session.file is None else Path(opened.file), archived=request.archived)
         return JsonResponse(schemas.ArchiveSessionResponse(id=opened.session.id, archived=request.archived), at=opened)

@@ -1,4 +1,4 @@
-"""Routes over swarms: making, watching and steering them, and the tree and branches that they work on."""
+"""Routes for swarms: create, watch, control, and the tree and branches they work on."""
 
 from __future__ import annotations
 
@@ -43,27 +43,27 @@ from sessiontree.swarm.swarm import Swarm
 router = APIRouter(prefix="/api/swarms")
 
 POLL_SECONDS = 0.1
-"""Seconds between two looks into a spool."""
+"""How often to read new events."""
 BATCH = 500
 
 
 @router.get("", **describe_route(schemas.SwarmListResponse))
 def list_swarms(call: ReadContext, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None) -> JsonResponse:
-    """All swarms of all sessions that the token may see, the newest first."""
-    listed = call.state.swarms.list_swarms(call.token)
-    if cursor is not None:  # new ones come first: a page goes on behind the swarm that the last one ended with
-        made, _, last = cursor.partition("~")
-        listed = [row for row in listed if (row.created_at, row.id) < (made, last)]
-    page = listed[:limit]
-    following = f"{page[-1].created_at}~{page[-1].id}" if len(listed) > limit else None
-    return JsonResponse(schemas.SwarmListResponse(swarms=page, next=following))
+    """List the swarms of all sessions that the token may see, newest first."""
+    swarms = call.state.swarms.list_swarms(call.token)
+    if cursor is not None:  # new swarms come first, so continue after the last swarm of the previous page
+        created, _, last = cursor.partition("~")
+        swarms = [row for row in swarms if (row.created_at, row.id) < (created, last)]
+    page = swarms[:limit]
+    next_cursor = f"{page[-1].created_at}~{page[-1].id}" if len(swarms) > limit else None
+    return JsonResponse(schemas.SwarmListResponse(swarms=page, next=next_cursor))
 
 
 @router.post("", **describe_route(schemas.CreateSwarmResponse, status=201, request=schemas.CreateSwarmRequest))
 async def create_swarm(
     call: RunContext, request: Annotated[schemas.CreateSwarmRequest, Depends(RequestBody(schemas.CreateSwarmRequest))]
 ) -> JsonResponse:
-    """A swarm in a session, or in a new one, which starts to work unless `start` is false."""
+    """Create a swarm in a session or in a new one, and start it unless `start` is false."""
     validate_branch_name(request.name)
     await asyncio.to_thread(call.state.swarms.check_request, request)
     sessions = call.state.sessions
@@ -73,20 +73,20 @@ async def create_swarm(
         id = await asyncio.to_thread(_create_session, request.name, folder)
     opened = await asyncio.to_thread(sessions.acquire, id, call.token)
     try:
-        made = await call.state.swarms.create(opened, request, await call.find_workspace(opened))
-        return JsonResponse(schemas.CreateSwarmResponse(id=made, session_id=opened.session.id), 201)
+        swarm_id = await call.state.swarms.create(opened, request, await call.find_workspace(opened))
+        return JsonResponse(schemas.CreateSwarmResponse(id=swarm_id, session_id=opened.session.id), 201)
     finally:
         sessions.release(opened)
 
 
 def _create_session(name: str, folder: str) -> str:
-    with catalog.create(name, cwd=folder) as made:
-        return made.id
+    with catalog.create(name, cwd=folder) as session:
+        return session.id
 
 
 @router.get("/{id}", **describe_route(schemas.SwarmResponse))
 def get_swarm(call: ReadContext, id: str) -> JsonResponse:
-    """What a swarm is, and how far it and its agents have come."""
+    """Return the state of a swarm and its agents."""
     with call.state.swarms.use(id, call.token) as (opened, status):
         return JsonResponse(call.state.swarms.build_swarm(opened, status))
 
@@ -95,13 +95,13 @@ def get_swarm(call: ReadContext, id: str) -> JsonResponse:
 def get_agents(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
-    """The agents of a swarm."""
+    """List the agents of a swarm."""
     with call.state.swarms.use(id, call.token) as (opened, status):
-        page, following = get_page(call.state.swarms.build_swarm(opened, status).agents, limit, cursor)
-        return JsonResponse(schemas.AgentListResponse(agents=list(page), next=following))
+        page, next_cursor = get_page(call.state.swarms.build_swarm(opened, status).agents, limit, cursor)
+        return JsonResponse(schemas.AgentListResponse(agents=list(page), next=next_cursor))
 
 
-# Steering
+# Control
 
 
 @asynccontextmanager
@@ -117,7 +117,7 @@ async def _use_swarm(call: RequestContext, id: str) -> AsyncGenerator[OpenSessio
 async def _run_operation(
     call: RequestContext, id: str, operation: Callable[[Swarm], Awaitable[object]]
 ) -> JsonResponse:
-    """Do something to a swarm, and tell how it is then."""
+    """Apply an operation to a swarm and respond with its new state."""
     async with _use_swarm(call, id) as opened:
         await call.state.swarms.run(opened, id, operation, await call.find_workspace(opened))
     return await _respond_with_status(call, id)
@@ -136,7 +136,7 @@ EmptyBody = Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyReq
 
 @router.post("/{id}/pause", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
 async def pause(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
-    """Let the calls under way come to their end, and begin no more."""
+    """Pause a swarm. Model calls that are in progress finish first."""
     return await _run_operation(call, id, lambda swarm: swarm.pause())
 
 
@@ -148,7 +148,7 @@ async def resume(
     id: str,
     request: Annotated[schemas.ResumeSwarmRequest, Depends(RequestBody(schemas.ResumeSwarmRequest, allow_empty=True))],
 ) -> JsonResponse:
-    """Go on with a swarm that is paused, was not started, or whose process died; with larger budgets if given."""
+    """Resume a swarm that is paused, was not started, or whose process died. The request may change its budgets."""
     async with _use_swarm(call, id) as opened:
         await call.state.swarms.resume(opened, id, request, await call.find_workspace(opened))
     return await _respond_with_status(call, id)
@@ -156,7 +156,7 @@ async def resume(
 
 @router.post("/{id}/stop", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
 async def stop(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
-    """Give a swarm up. What its agents have stays."""
+    """Stop a swarm. The work of its agents is kept."""
     return await _run_operation(call, id, lambda swarm: swarm.cancel())
 
 
@@ -166,7 +166,7 @@ async def scale(
     id: str,
     request: Annotated[schemas.ScaleSwarmRequest, Depends(RequestBody(schemas.ScaleSwarmRequest))],
 ) -> JsonResponse:
-    """Have another number of agents work."""
+    """Change the number of agents."""
     return await _run_operation(call, id, lambda swarm: swarm.scale(request.agents))
 
 
@@ -176,17 +176,17 @@ async def steer(
     id: str,
     request: Annotated[schemas.SteerAgentRequest, Depends(RequestBody(schemas.SteerAgentRequest))],
 ) -> JsonResponse:
-    """Say something to an agent at work in this server."""
+    """Send a message to an agent that this server is running."""
     return await _run_operation(call, id, lambda swarm: swarm.steer(request.agent, request.text))
 
 
 @router.delete("/{id}", **describe_route(schemas.SwarmResponse))
 async def destroy(call: RunContext, id: str) -> JsonResponse:
-    """Give a swarm up, hide its branches and delete its events. Nothing is removed from the session."""
+    """Stop a swarm, archive its branches and delete its events. Nothing is removed from the session."""
     return await _run_operation(call, id, lambda swarm: swarm.destroy())
 
 
-# Its tree and branches
+# Tree and branches
 
 
 def _check_branching(call: RequestContext, status: SwarmStatus, opened: OpenSession) -> None:
@@ -202,7 +202,7 @@ def get_tree(
     limit: Limit = schemas.DEFAULT_PAGE_SIZE,
     cursor: Cursor = None,
 ) -> JsonResponse:
-    """The tree of the session that a swarm works in, as the session's own route tells it."""
+    """Return the tree of the session that a swarm works in."""
     with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
         _check_branching(call, status, opened)
         return JsonResponse(build_tree_page(opened, filter, limit, cursor), at=opened)
@@ -212,7 +212,7 @@ def get_tree(
 def get_branches(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
-    """The branches of the session that a swarm works in; `current` is where its further agents begin."""
+    """List the branches of the session that a swarm works in. New agents start at `current`."""
     with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
         _check_branching(call, status, opened)
         branches = build_branch_list(opened.session, limit, cursor)
@@ -227,7 +227,7 @@ async def create_branch(
     id: str,
     request: Annotated[schemas.CreateBranchRequest, Depends(RequestBody(schemas.CreateBranchRequest))],
 ) -> JsonResponse:
-    """A branch for an agent of a swarm to work on. Nobody is moved."""
+    """Create a branch for an agent of a swarm. No agent is moved."""
     validate_branch_name(request.name)
     async with _use_swarm(call, id) as opened:
         entry = await call.state.swarms.run(
@@ -244,7 +244,7 @@ async def switch_branch(
     id: str,
     request: Annotated[schemas.SwitchBranchRequest, Depends(RequestBody(schemas.SwitchBranchRequest))],
 ) -> JsonResponse:
-    """Have agents that are not there yet begin at the head of another branch."""
+    """Let future agents start at the head of another branch."""
     async with _use_swarm(call, id) as opened:
         await call.state.swarms.run(opened, id, lambda swarm: swarm.switch_branch(request.branch))
         return JsonResponse(
@@ -256,7 +256,7 @@ async def switch_branch(
 def compare(
     call: ReadContext, id: str, request: Annotated[schemas.CompareRequest, Depends(RequestBody(schemas.CompareRequest))]
 ) -> JsonResponse:
-    """What branches, or agents, cost and did after they parted."""
+    """Compare branches or agents from their common ancestor."""
     with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
         _check_branching(call, status, opened)
         agents = {agent.id: agent.branch for agent in status.agents}
@@ -279,40 +279,40 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
     sessiontree_page: PageHeader = None,
 ) -> Response:
-    """What happens in a swarm, behind a number; types are joined by commas.
+    """Return the events of a swarm after a number. `types` is a comma-separated list.
 
-    As server-sent events where the client accepts `text/event-stream`, otherwise those that there are.
+    If the client accepts `text/event-stream`, the events are streamed; otherwise the available ones are returned.
     """
-    serving = call.state
+    state = call.state
     wanted = None if types is None else frozenset(types.split(","))
     unknown = sorted((wanted or frozenset()) - frozenset(EVENT_TYPES))
     if unknown:
-        raise ApiError(422, f"there are no events {', '.join(unknown)}: there are {', '.join(EVENT_TYPES)}")
+        raise ApiError(422, f"unknown event types {', '.join(unknown)}; types: {', '.join(EVENT_TYPES)}")
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit()):
-            raise ApiError(400, f"{last_event_id!r} is no number of an event")
+            raise ApiError(400, f"invalid event number {last_event_id!r}")
         after = int(last_event_id)
-    opened, status = await asyncio.to_thread(serving.swarms.acquire, id, call.token)
+    opened, status = await asyncio.to_thread(state.swarms.acquire, id, call.token)
     try:
-        if not serving.swarms.has_streaming(opened, status.id):
-            raise ApiError(409, f"swarm {status.name} does not have event streaming enabled")
+        if not state.swarms.has_streaming(opened, status.id):
+            raise ApiError(409, f"event streaming is disabled for swarm {status.name}")
         log = EventLog(build_spool_path(id))
         last = await asyncio.to_thread(lambda: log.last)
         if after > last:
-            raise ApiError(410, f"there is no event {after}: the last one is {last}")
+            raise ApiError(410, f"event {after} not found; the last event is {last}")
         if EVENTS not in accept:
             events = await asyncio.to_thread(log.read, after, wanted, agent, limit)
             return JsonResponse(
                 schemas.SwarmEventsResponse(events=[msgspec.to_builtins(event) for event in events], last=last)
             )
-        slot = serving.streams.open_slot(call.token, f"swarms/{id}", sessiontree_page)
+        slot = state.streams.open_slot(call.token, f"swarms/{id}", sessiontree_page)
     except BaseException:
-        serving.sessions.release(opened)
+        state.sessions.release(opened)
         raise
 
     def release() -> None:
-        serving.streams.close_slot(slot)
-        serving.sessions.release(opened)
+        state.streams.close_slot(slot)
+        state.sessions.release(opened)
 
     return EventStream(_stream_events(call, slot, log, after, wanted, agent), release)
 
@@ -320,22 +320,22 @@ async def get_events(
 async def _stream_events(
     call: RequestContext, slot: StreamSlot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
 ) -> AsyncGenerator[bytes]:
-    serving = call.state
+    state = call.state
     yield b": listening\n\n"
-    quiet = time.monotonic()
+    last_sent = time.monotonic()
     try:
-        while not (serving.is_closing or slot.is_replaced) and serving.tokens.is_valid(call.token):
+        while not (state.is_closing or slot.is_replaced) and state.tokens.is_valid(call.token):
             events = await asyncio.to_thread(log.read, after, limit=BATCH)
-            shown = [event for event in events if _is_wanted(event, types, agent)]
-            if shown:
+            wanted = [event for event in events if _is_wanted(event, types, agent)]
+            if wanted:
                 yield b"".join(
                     b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), encode_json(event))
-                    for event in shown
+                    for event in wanted
                 )
-                quiet = time.monotonic()
-            elif time.monotonic() - quiet > KEEPALIVE_SECONDS:
+                last_sent = time.monotonic()
+            elif time.monotonic() - last_sent > KEEPALIVE_SECONDS:
                 yield b": quiet\n\n"
-                quiet = time.monotonic()
+                last_sent = time.monotonic()
             if events:
                 after = events[-1].seq
             else:

@@ -1,4 +1,4 @@
-"""Routes over what is in a session: tree, entries, paths, contexts and branches, how places differ, and appending."""
+"""Routes for the content of a session: tree, entries, paths, contexts, branches, comparisons, and appending."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def get_tree(
     limit: Limit = schemas.DEFAULT_PAGE_SIZE,
     cursor: Cursor = None,
 ) -> JsonResponse:
-    """The tree as a flat list in the order of its drawing: depth first, the active branch first."""
+    """Return the tree as a flat list in drawing order: depth first, the active branch first."""
     return call.respond_cached(id, lambda opened: build_tree_page(opened, filter, limit, cursor))
 
 
@@ -68,7 +68,7 @@ def build_tree_page(opened: OpenSession, filter: str, limit: int, cursor: str | 
 def get_entries(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
-    """All entries in the order of the file, each as its line."""
+    """Return all entries in file order, each as a JSON object."""
     start = parse_offset(cursor)
 
     def build_page(opened: OpenSession) -> schemas.EntryPage:
@@ -82,12 +82,12 @@ def get_entries(
 
 @router.get("/entries/{entry:path}", **describe_route(schemas.EntryResponse))
 def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
-    """One entry, by any name of its place."""
+    """Return the entry at a place."""
     with call.read_session(id) as opened:
         tree = opened.session.tree
         place = opened.session.resolve_place(entry)
         if place is None:
-            raise ApiError(404, "there is no entry at the place before everything")
+            raise ApiError(404, "there is no entry before the root")
         found = tree[place]
         answer = schemas.EntryResponse(
             entry=read_line(found),
@@ -109,7 +109,7 @@ def get_path(
     cursor: Cursor = None,
     html: bool = False,
 ) -> JsonResponse:
-    """The entries from the root to a place; `cursor=end` gives the last page, and `previous` the one before."""
+    """Return the entries from the root to a place. `cursor=end` selects the last page; `previous` leads back."""
 
     def build_page(opened: OpenSession) -> tuple[schemas.PathPage, list[UnrenderedPathRow]]:
         session = opened.session
@@ -144,7 +144,7 @@ def get_path(
 def get_context(
     call: ReadContext, id: str, at: At = DEFAULT_PLACE, why: Annotated[bool, Query(alias="explain")] = False
 ) -> JsonResponse:
-    """What the model sees from a place, and with `explain`, of every entry of the path, whether it does."""
+    """Return what a model sees at a place. With `explain`, also whether it sees each entry of the path."""
 
     def build_context(opened: OpenSession) -> schemas.ContextResponse:
         session = opened.session
@@ -168,13 +168,13 @@ def get_context(
 def get_branches(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
-    """All branches, archived ones too, in the order they were made."""
+    """List all branches in the order they were created, including archived ones."""
     return call.respond_cached(id, lambda opened: build_branch_list(opened.session, limit, cursor))
 
 
 @router.get("/diff", **describe_route(schemas.DiffResponse))
 def get_diff(call: ReadContext, id: str, a: At, b: At) -> JsonResponse:
-    """How two places differ, from where their paths part."""
+    """Compare two places from their common ancestor."""
     return call.respond_cached(id, lambda opened: diff_to_wire(diff(opened.session, a, b)))
 
 
@@ -182,7 +182,7 @@ def get_diff(call: ReadContext, id: str, a: At, b: At) -> JsonResponse:
 def post_compare(
     call: ReadContext, id: str, request: Annotated[schemas.CompareRequest, Depends(RequestBody(schemas.CompareRequest))]
 ) -> JsonResponse:
-    """What branches cost and did after they parted, and which one is ahead, if the figures tell."""
+    """Compare branches from their common ancestor by a metric. A winner is named only if the numbers decide it."""
     with call.read_session(id) as opened:
         return JsonResponse(comparison_to_wire(compare(opened.session, request.branches, request.metric)), at=opened)
 
@@ -196,29 +196,29 @@ def append(
     id: str,
     request: Annotated[schemas.AppendEntryRequest, Depends(RequestBody(schemas.AppendEntryRequest))],
 ) -> JsonResponse:
-    """Write one entry at the head of a branch, the current one by default."""
+    """Append an entry to a branch, by default the current one."""
     body, extra = _build_entry_body(request)
     with call.write_session(id) as opened:
         session = opened.session
         branch = session.heads.current if request.branch is None else session.branch(request.branch).name
         call.state.check_idle(opened, branch)
-        written = session.append_at_head(lambda: NewEntry(body, extra), branch=branch).id
+        entry_id = session.append_at_head(lambda: NewEntry(body, extra), branch=branch).id
         return JsonResponse(
-            schemas.AppendEntryResponse(id=written, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened
+            schemas.AppendEntryResponse(id=entry_id, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened
         )
 
 
 def _build_entry_body(request: schemas.AppendEntryRequest) -> tuple[Body, JsonObject]:
     if request.entry is not None:
         if request.role is not None or request.text is not None:
-            raise ApiError(422, "either a role and a text are given, or an entry")
+            raise ApiError(422, "send either a role and a text, or an entry")
         try:
             body, extra = parse_entry(request.entry)
         except IncompleteEntry as lacking:
             raise ApiError(422, f"the entry needs {lacking}") from None
         if isinstance(body, BranchPoint):
-            raise ApiError(422, "POST …/branches makes branches")
+            raise ApiError(422, "use POST …/branches to create a branch")
         return body, extra
     if request.role is None or request.text is None:
-        raise ApiError(422, "either a role and a text are given, or an entry")
+        raise ApiError(422, "send either a role and a text, or an entry")
     return (user(request.text) if request.role == "user" else assistant(request.text)), {}

@@ -57,8 +57,10 @@ class ComparisonSides(Struct, frozen=True, kw_only=True):
 def build_diff_sides(diff: Diff, renderers: Mapping[str, EntryRenderer] | None = None) -> ComparisonSides:
     """Build the sides of a diff of two places."""
     names = [escape_line(stats.name) for stats in diff.stats]
+    ancestor = diff.common_ancestor
+    place = "the root" if ancestor is None else f"entry {escape_line(format_id(ancestor))}"
     return ComparisonSides(
-        title=f"{names[0]} and {names[1]} diverge at {escape_line(format_id(diff.common_ancestor))}",
+        title=f"{names[0]} and {names[1]} diverge at {place}",
         sides=tuple(
             _build_side(stats, entries, renderers) for stats, entries in zip(diff.stats, diff.entries, strict=True)
         ),

@@ -233,7 +233,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
 
     def _build_sides(self, marks: list[EntryId]) -> ComparisonSides:
         a, b = marks
-        return build_diff_sides(diff(self._session.tree, (f"1 {format_id(a)}", a), (f"2 {format_id(b)}", b)))
+        first, second = (f"mark 1 ({format_id(a)})", a), (f"mark 2 ({format_id(b)})", b)
+        return build_diff_sides(diff(self._session.tree, first, second))
 
     # Entry actions
 
