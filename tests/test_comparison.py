@@ -1,4 +1,4 @@
-"""Comparing branches, and the difference of two places."""
+"""Comparing branches and diffing two places."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The desk: what is typed, who follows whom, and giving up."""
+"""The session controller: typed lines, branches and sessions, and aborting."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def list_messages(branch: Branch) -> list[str]:
     return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
 
 
-async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeController, session: Session) -> None:
-    at = desk("Hello.")
+async def test_words_go_to_the_model_and_shell_lines_are_run(make_controller: MakeController, session: Session) -> None:
+    at = make_controller("Hello.")
 
     assert (await at.submit("!echo seen")).text == "seen"
     assert (await at.submit("!!echo secret")).text == "secret"
@@ -51,8 +51,8 @@ async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeControlle
     assert "secret" not in str(at.model.requests[0].messages)
 
 
-async def test_the_shell_needs_no_model(desk: MakeController, session: Session) -> None:
-    at = desk(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
+async def test_the_shell_needs_no_model(make_controller: MakeController, session: Session) -> None:
+    at = make_controller(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
     events = record_events(at)
 
     assert (await at.submit("!pwd; echo seen")).text == f"{session.cwd}\nseen"
@@ -68,8 +68,8 @@ async def test_the_shell_needs_no_model(desk: MakeController, session: Session) 
 
 
 @pytest.mark.parametrize("words", ["!echo run", "/name taken"])
-async def test_a_prompt_may_start_like_a_command(desk: MakeController, session: Session, words: str) -> None:
-    at = desk("Seen.")
+async def test_a_prompt_may_start_like_a_command(make_controller: MakeController, session: Session, words: str) -> None:
+    at = make_controller("Seen.")
 
     outcome = await at.send_prompt(words)
 
@@ -80,16 +80,18 @@ async def test_a_prompt_may_start_like_a_command(desk: MakeController, session: 
 
 @pytest.mark.parametrize("line", ["!", "!!", "! \t"])
 async def test_an_empty_shell_command_is_refused_and_not_stored(
-    desk: MakeController, session: Session, line: str
+    make_controller: MakeController, session: Session, line: str
 ) -> None:
     with pytest.raises(InvalidOperation, match="no command after"):
-        await desk().submit(line)
+        await make_controller().submit(line)
 
     assert not session.tree.real_count
 
 
-async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeController, session: Session) -> None:
-    at = desk(model=None)
+async def test_a_command_of_the_shell_without_a_model_is_given_up(
+    make_controller: MakeController, session: Session
+) -> None:
+    at = make_controller(model=None)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
     await wait_for_output(at)
 
@@ -103,10 +105,10 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 @pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
 async def test_leaving_a_session_stops_its_shell_command_and_stores_the_output(
-    desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
+    make_controller: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:
     talk(session, "one", "1")
-    at = desk(model=model)
+    at = make_controller(model=model)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
     await wait_for_output(at)
 
@@ -121,10 +123,10 @@ async def test_leaving_a_session_stops_its_shell_command_and_stores_the_output(
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 async def test_shell_output_is_stored_on_the_branch_where_it_started(
-    desk: MakeController, session: Session, model: ScriptedModel | None
+    make_controller: MakeController, session: Session, model: ScriptedModel | None
 ) -> None:
     _, answer, last = talk(session, "one", "1", "two")
-    at = desk(model=model)
+    at = make_controller(model=model)
     os.mkfifo("other"), os.mkfifo("above")
 
     async def over(end: str) -> None:
@@ -150,7 +152,9 @@ async def test_shell_output_is_stored_on_the_branch_where_it_started(
     assert at.branch.leaf == answer
 
 
-async def test_shell_output_is_stored_after_the_turn_of_a_new_model(desk: MakeController, session: Session) -> None:
+async def test_shell_output_is_stored_after_the_turn_of_a_new_model(
+    make_controller: MakeController, session: Session
+) -> None:
     gate = asyncio.Event()
 
     @tool
@@ -159,7 +163,7 @@ async def test_shell_output_is_stored_after_the_turn_of_a_new_model(desk: MakeCo
         await gate.wait()
         return "done"
 
-    at = desk(
+    at = make_controller(
         model=None,
         models=ScriptedModels(late=make_scripted_model("late", [ToolCall("a", "wait", {})], "Fine.")),
         tools=[wait],
@@ -197,9 +201,9 @@ async def wait_for_output(at: SessionController) -> None:
     off()
 
 
-async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, session: Session) -> None:
+async def test_a_summary_is_given_up_and_the_person_stays(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
     await wait_for_request(at)
 
@@ -211,11 +215,11 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, 
 
 @pytest.mark.parametrize("move", ["/pop", "/merge side"])
 async def test_prompts_and_moves_are_refused_during_a_summary(
-    desk: MakeController, session: Session, move: str
+    make_controller: MakeController, session: Session, move: str
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     moving = asyncio.create_task(run(at, move))
     await wait_for_request(at)
 
@@ -235,10 +239,12 @@ async def test_prompts_and_moves_are_refused_during_a_summary(
 
 
 @pytest.mark.parametrize("told", [Navigated, Merged])
-async def test_navigation_handlers_can_navigate(desk: MakeController, session: Session, told: type[Event]) -> None:
+async def test_navigation_handlers_can_navigate(
+    make_controller: MakeController, session: Session, told: type[Event]
+) -> None:
     first, *_ = talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
-    at = desk("A summary.", "Another.")
+    at = make_controller("A summary.", "Another.")
     told_of = record_events(at)
 
     async def goes_elsewhere(event: Event, context: object) -> None:
@@ -257,9 +263,9 @@ async def test_navigation_handlers_can_navigate(desk: MakeController, session: S
     assert not at.is_running
 
 
-async def test_abort_stops_waiting_for_navigation_handlers(desk: MakeController, session: Session) -> None:
+async def test_abort_stops_waiting_for_navigation_handlers(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk("A summary.")
+    at = make_controller("A summary.")
     called = asyncio.Event()
 
     async def takes_its_time(event: Event, context: object) -> None:
@@ -274,9 +280,9 @@ async def test_abort_stops_waiting_for_navigation_handlers(desk: MakeController,
     assert "with a summary" in await asyncio.wait_for(popping, 10)
 
 
-async def test_closing_during_a_summary_changes_nothing(desk: MakeController, session: Session) -> None:
+async def test_closing_during_a_summary_changes_nothing(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
     await wait_for_request(at)
 
@@ -294,13 +300,13 @@ async def wait_for_request(at: SessionController) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_tool_is_added_and_removed(desk: MakeController) -> None:
+async def test_a_tool_is_added_and_removed(make_controller: MakeController) -> None:
     @tool
     def roll() -> str:
         """Roll a die."""
         return "six"
 
-    at = desk([ToolCall("1", "roll", {})], "Six.", "No die.")
+    at = make_controller([ToolCall("1", "roll", {})], "Six.", "No die.")
     off = at.add_tool(roll)
     with pytest.raises(InvalidOperation, match="already registered the tool 'roll'"):
         at.add_tool(roll)
@@ -314,8 +320,8 @@ async def test_a_tool_is_added_and_removed(desk: MakeController) -> None:
     assert at.model.requests[2].tools == ()
 
 
-async def test_handlers_are_notified_of_start_and_shutdown(desk: MakeController, session: Session) -> None:
-    at = desk()
+async def test_handlers_are_notified_of_start_and_shutdown(make_controller: MakeController, session: Session) -> None:
+    at = make_controller()
     told = record_events(at)
 
     await at.start()
@@ -326,10 +332,10 @@ async def test_handlers_are_notified_of_start_and_shutdown(desk: MakeController,
         session.label("HEAD", "x") if session.head.leaf else session.rename("x")
 
 
-async def test_an_empty_new_session_is_deleted_on_leaving(desk: MakeController, session: Session) -> None:
+async def test_an_empty_new_session_is_deleted_on_leaving(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     first = st.create(cwd=session.cwd)
-    at = desk("Hello.", session=first, fresh=True)
+    at = make_controller("Hello.", session=first, fresh=True)
 
     await at.open_session(first.id)  # it is the same one
     assert first.file.exists()
@@ -349,9 +355,9 @@ async def test_an_empty_new_session_is_deleted_on_leaving(desk: MakeController, 
 
 
 async def test_handlers_receive_the_previous_session_unless_it_was_deleted(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
-    at = desk(session=st.create(cwd=session.cwd), fresh=True)
+    at = make_controller(session=st.create(cwd=session.cwd), fresh=True)
     events = record_events(at)
 
     await at.open_session(session.id)
@@ -361,23 +367,27 @@ async def test_handlers_receive_the_previous_session_unless_it_was_deleted(
     assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
 
 
-async def test_a_fresh_session_is_deleted_unless_it_was_written_to(desk: MakeController, session: Session) -> None:
+async def test_a_fresh_session_is_deleted_unless_it_was_written_to(
+    make_controller: MakeController, session: Session
+) -> None:
     first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
     with st.open(second.file) as elsewhere:
         elsewhere.append(st.user("from elsewhere"))
 
     for made in (first, second):
-        await desk(session=made, fresh=True).open_session(session.id)
+        await make_controller(session=made, fresh=True).open_session(session.id)
 
     assert not first.file.exists()
     assert second.file.exists()
 
 
-async def test_work_off_head_does_not_move_the_current_branch(desk: MakeController, session: Session) -> None:
+async def test_work_off_head_does_not_move_the_current_branch(
+    make_controller: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     before = session.head.leaf
-    at = desk("Aside.", "Again.", branch=side)
+    at = make_controller("Aside.", "Again.", branch=side)
 
     await at.submit("two")
     assert list_messages(side) == ["one", "1", "two", "Aside."]
@@ -391,11 +401,11 @@ async def test_work_off_head_does_not_move_the_current_branch(desk: MakeControll
     assert (session.heads.current, session.head.leaf) == ("main", before)
 
 
-async def test_head_means_the_controllers_branch(desk: MakeController, session: Session) -> None:
+async def test_head_means_the_controllers_branch(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     aside = side.append(st.user("aside"))
-    at = desk(branch=side)
+    at = make_controller(branch=side)
 
     await run(at, "/label mine")
     await run(at, "/label above HEAD~1")
@@ -408,10 +418,12 @@ async def test_head_means_the_controllers_branch(desk: MakeController, session: 
     assert at.host.editor == "aside"
 
 
-async def test_off_head_switching_does_not_change_the_current_branch(desk: MakeController, session: Session) -> None:
+async def test_off_head_switching_does_not_change_the_current_branch(
+    make_controller: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
-    at = desk("Third.", branch=side)
+    at = make_controller("Third.", branch=side)
 
     assert "third" in await run(at, "/branch-here third")
     await at.submit("go on")
@@ -427,11 +439,11 @@ async def test_off_head_switching_does_not_change_the_current_branch(desk: MakeC
 
 
 async def test_the_controller_keeps_its_branch_when_another_program_switches(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
-    at = desk("Here.")
+    at = make_controller("Here.")
 
     session.switch("side")
     await at.submit("two")
@@ -442,12 +454,12 @@ async def test_the_controller_keeps_its_branch_when_another_program_switches(
 
 
 async def test_a_controller_is_traced_if_an_exporter_is_configured(
-    desk: MakeController, monkeypatch: pytest.MonkeyPatch
+    make_controller: MakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracer = Tracer()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
     monkeypatch.setattr(otel, "get_tracer", lambda name: tracer)
-    at = desk("Hello.", "Again.")
+    at = make_controller("Hello.", "Again.")
     await at.submit("before it is started")
 
     await at.start()

@@ -1,4 +1,4 @@
-"""How commands show things."""
+"""Formatting of command output."""
 
 from __future__ import annotations
 

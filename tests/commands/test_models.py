@@ -1,4 +1,4 @@
-"""Which model a conversation goes on with."""
+"""The choice of the model of a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: everything that a reader can do with it, at a desk and on a phone."""
+"""The exported page in a real browser, on a desktop and on a phone."""
 
 from __future__ import annotations
 

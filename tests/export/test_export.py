@@ -1,4 +1,4 @@
-"""Exports: what their files are called."""
+"""File names of exports."""
 
 from __future__ import annotations
 

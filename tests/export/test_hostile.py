@@ -1,4 +1,4 @@
-"""Nothing that a session contains runs on the page, and nothing is asked of anybody."""
+"""No content of a session runs code or sends requests from the exported page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as a text: what it is made of, what it embeds, what it says without a script."""
+"""The HTML of the exported page: its structure, its data, and its content without a script."""
 
 from __future__ import annotations
 

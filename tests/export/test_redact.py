@@ -1,4 +1,4 @@
-"""Redaction: planted secrets are gone from every field, and the session still reads."""
+"""Planted secrets are redacted in every field, and the session stays readable."""
 
 import json
 import subprocess

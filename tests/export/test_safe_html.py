@@ -1,4 +1,4 @@
-"""Text that needs no Markdown is shown as Markdown would show it."""
+"""Plain text takes a fast path with the same result as Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export takes grows with the session, not with its square, whatever shape the session has."""
+"""The time and memory of an export are linear in the size of the session, whatever its shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is exported is at the place where the session is."""
+"""A snapshot has the same heads as the session."""
 
 import msgspec
 import pytest

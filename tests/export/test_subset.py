@@ -1,4 +1,4 @@
-"""One path, or one subtree, as a session of its own."""
+"""Exporting one path or one subtree as a session of its own."""
 
 from hypothesis import given
 

@@ -1,4 +1,4 @@
-"""Markdown, plain text and JSON, compared with how they looked when somebody looked."""
+"""Markdown, plain text and JSON exports, compared with reviewed files."""
 
 from __future__ import annotations
 

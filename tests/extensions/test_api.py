@@ -1,4 +1,4 @@
-"""The API: what an extension can do, each thing once."""
+"""Every function of the extension API."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Extensi
 async def test_a_command_returns_a_prompt_or_none(api: ExtensionApi) -> None:
     get_controller(api).model.add("Very well.")
 
-    @api.register_command("ask", usage="WHAT", complete=lambda desk, begun: ["what", "why"])
+    @api.register_command("ask", usage="WHAT", complete=lambda controller, begun: ["what", "why"])
     async def ask(args, ctx):
         """Ask for something.
 
@@ -100,11 +100,11 @@ async def test_a_failing_command_names_its_extension(api: ExtensionApi) -> None:
 
 @pytest.mark.parametrize("given", [[None, 5], 7, None, ["a", sys]])
 async def test_an_invalid_completer_returns_nothing_and_is_reported_once(api: ExtensionApi, given: Any) -> None:
-    desk = get_controller(api)
-    events = record_events(desk)
-    api.register_command("odd", lambda args, ctx: None, complete=lambda desk, begun: given)
+    controller = get_controller(api)
+    events = record_events(controller)
+    api.register_command("odd", lambda args, ctx: None, complete=lambda controller, begun: given)
 
-    offered = [desk.commands.complete(desk, line).choices for line in ("/odd a", "/odd ab")]
+    offered = [controller.commands.complete(controller, line).choices for line in ("/odd a", "/odd ab")]
 
     assert offered == [(), ()]
     (notice,) = [event.text for event in events if isinstance(event, Notice)]
@@ -114,28 +114,28 @@ async def test_an_invalid_completer_returns_nothing_and_is_reported_once(api: Ex
 async def test_a_tool_can_replace_a_built_in_tool(tmp_path: Path) -> None:
     from sessiontree.agent.tools import builtin_tools
 
-    desk = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
-    api = ExtensionApi("mine", desk, UiRegistry())
+    controller = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
+    api = ExtensionApi("mine", controller, UiRegistry())
 
     @api.register_tool
     def read(path: str) -> str:
         """Read a file."""
         return f"my own {path}"
 
-    await desk.submit("read a")
+    await controller.submit("read a")
 
-    assert "my own a" in str(desk.model.requests[1].messages[-1])
+    assert "my own a" in str(controller.model.requests[1].messages[-1])
     api.close()
-    assert [tool.description for tool in desk.tools] == [builtin_tools("read")[0].description]
+    assert [tool.description for tool in controller.tools] == [builtin_tools("read")[0].description]
 
 
 async def test_messages_of_extensions_are_in_the_context_and_can_be_answered(api: ExtensionApi) -> None:
-    desk = get_controller(api)
-    desk.model.add("I see.")
+    controller = get_controller(api)
+    controller.model.add("I see.")
 
     await api.send_message("The build is broken.", details={"job": 7})
     await api.send_message("Look at it.", custom_type="ci", trigger_turn=True)
-    await desk.agent.wait_until_idle()
+    await controller.agent.wait_until_idle()
 
     first, second = [entry.body for entry in api.entries() if isinstance(entry.body, CustomMessage)]
     assert (first.custom_type, first.details) == ("mine", {"job": 7})
@@ -144,14 +144,14 @@ async def test_messages_of_extensions_are_in_the_context_and_can_be_answered(api
 
 
 async def test_a_message_without_a_model_is_written_and_raises(tmp_path: Path) -> None:
-    desk = make_controller(tmp_path, model=None)
-    api = ExtensionApi("mine", desk, UiRegistry())
+    controller = make_controller(tmp_path, model=None)
+    api = ExtensionApi("mine", controller, UiRegistry())
 
     await api.send_message("Now.")
     with pytest.raises(InvalidOperation, match=r"cannot be answered: no model: choose one"):
         await api.send_message("Later.", trigger_turn=True)
 
-    assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
+    assert isinstance(controller.session.head.path()[-1].body, CustomMessage)
 
 
 async def test_state_is_an_entry_that_the_model_does_not_see(api: ExtensionApi) -> None:
@@ -195,9 +195,9 @@ async def test_without_a_session_folder_programs_run_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    desk = SessionController(st.memory(), model=None, models=ScriptedModels())
+    controller = SessionController(st.memory(), model=None, models=ScriptedModels())
 
-    ran = await ExtensionApi("mine", desk, UiRegistry()).exec("pwd")
+    ran = await ExtensionApi("mine", controller, UiRegistry()).exec("pwd")
 
     assert ran.output.strip() == str(tmp_path)
 

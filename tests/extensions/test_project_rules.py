@@ -1,4 +1,4 @@
-"""Rules of a project: they count once the project is trusted, and can only restrict."""
+"""Permission rules of a project: they need trust and can only restrict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt files: what stands at their beginning, and how they are filled."""
+"""The front matter and the placeholders of prompt files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trust: nothing of a project runs, or is even imported, before somebody has trusted exactly that content."""
+"""Nothing of a project is imported or run before the user trusts exactly that content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_without_a_user_untrusted_extensions_are_skipped_and_reported_once
 
     assert loaded.names == []
     assert not has_run(project)
-    assert not any(command.name == "lure" for command in loaded.desk.commands)
+    assert not any(command.name == "lure" for command in loaded.controller.commands)
     (said,) = loaded.notices
     assert said.startswith(
         f"extensions in {evil} are not loaded: you have not trusted it; run `sessiontree` in that project"

@@ -1,4 +1,4 @@
-"""The adapter to providers: what is sent of a conversation, what comes back of it, and how failures are told."""
+"""The adapter to providers: requests, responses and errors."""
 
 import asyncio
 import base64

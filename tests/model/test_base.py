@@ -1,4 +1,4 @@
-"""The protocol of models: what an answer that is cut short leaves, and what an answer without an end is."""
+"""The model protocol: partial messages and incomplete streams."""
 
 import time
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""The model that was chosen last: it is the usual one from then on, in other processes too."""
+"""The model that was chosen last is the default, in other processes too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local model: fetching its weights, and asking it for real."""
+"""The local model: downloading the weights, and real requests."""
 
 import asyncio
 import hashlib

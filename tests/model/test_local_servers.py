@@ -1,4 +1,4 @@
-"""Model servers on this machine: where they are looked for, and what they say."""
+"""Model servers on this machine: their addresses and models."""
 
 import pytest
 

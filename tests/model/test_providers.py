@@ -1,4 +1,4 @@
-"""The models that providers are known to have."""
+"""The known models of providers."""
 
 from __future__ import annotations
 

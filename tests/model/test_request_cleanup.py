@@ -1,4 +1,4 @@
-"""Cleaning at the provider's edge: whatever is stored, what is sent can be sent."""
+"""Requests are valid whatever the stored messages contain."""
 
 import json
 import re

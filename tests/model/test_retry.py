@@ -1,4 +1,4 @@
-"""Trying again: when, how long after, and when not."""
+"""Which failures are retried, and the delays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The scripted model: what each part of a script becomes."""
+"""The parts of a script and their events."""
 
 import asyncio
 

@@ -313,7 +313,7 @@ def _enlarge(budget: Budget | None) -> Budget | None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_a_swarm_outlives_whatever_happens(group: int) -> None:
+def test_a_swarm_survives_random_faults(group: int) -> None:
     for seed in range(group, SEEDS, GROUPS):
         try:
             World(seed).play()
@@ -321,5 +321,5 @@ def test_a_swarm_outlives_whatever_happens(group: int) -> None:
             raise AssertionError(f"seed {seed} of the simulation") from error
 
 
-def test_a_budget_of_time_of_which_less_is_left_than_a_clock_can_tell_keeps_nobody_busy() -> None:
+def test_a_time_budget_below_the_clock_resolution_does_not_cause_a_busy_loop() -> None:
     World(1699).play()

@@ -259,12 +259,11 @@ class SessionController:
     async def drop_unused(self) -> bool:
         """Delete the closed session if it was created here, is empty, and is not open elsewhere. Return whether it was
         deleted."""
-        from sessiontree.library import trash
 
         place = self.session.address
         if self._fresh and place is not None and not self.host.is_open_elsewhere(place):
             with contextlib.suppress(SessionTreeError):  # a failure here must not keep the user from leaving
-                return await asyncio.to_thread(trash.purge_unused, self.session, lambda tree: not len(tree))
+                return await asyncio.to_thread(catalog.purge_unused, self.session, lambda tree: not len(tree))
         return False
 
     # Tools
