@@ -1,4 +1,4 @@
-"""How one agent of a swarm works: where it goes on, when it is tried again, and what it fails for."""
+"""Running one agent of a swarm: resuming, retries and failures."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_a_reopened_swarm_makes_no_calls_without_budget(session: Session) 
 
 
 def build_unpriced_model(**info: Any) -> ScriptedModel:
-    """A model that does not tell what it costs."""
+    """A model that does not report its cost."""
     return ScriptedModel([["Done.", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
 
 

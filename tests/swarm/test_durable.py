@@ -1,4 +1,4 @@
-"""Durable swarms: real workers that are killed, stopped and told to leave, and a model server that counts."""
+"""Durable swarms: real workers that are killed, suspended and stopped, and a model server that counts requests."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from tests.swarm.network_island import Island, can_create_islands
 
 ROOT = Path(__file__).parents[2]
 LEASE = "20"
-"""Seconds. Tests say who is dead, but for the one that waits for it."""
+"""Seconds. Most tests declare workers dead instead of waiting for the lease."""
 LONG = 240.0
 """Seconds in which everything here has to come to its end."""
 
 
 @cache
 def start_fork_server() -> subprocess.Popen[str]:
-    """Forks workers, so that what they import is imported once."""
+    """Start a process that forks workers, which saves their import time."""
     command = [sys.executable, "-m", "tests.swarm.worker_process"]
     started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(started.kill)
@@ -126,7 +126,7 @@ class WorkerProcesses:
         return worker
 
     def declare_dead(self, *dead: WorkerProcess) -> None:
-        """Say that workers are dead, all or these, as their leases would in time."""
+        """Mark all or some workers as dead without waiting for their leases."""
         roster = Roster(WorkDatabase())
         for worker in roster.list_alive():
             if not dead or any(worker.id in other.output for other in dead):
@@ -190,7 +190,7 @@ def create_file_session(tmp_path: Path) -> Session:
 
 
 async def run_swarm(session: Session, *, database: str | None = None, **options: Any) -> SwarmStatus:
-    """Create a swarm or go on with the one that is there, and have workers carry it out."""
+    """Create or resume the swarm of the session, and run it with workers."""
     executor = DurableExecutor(session, database=database)
     known = list_swarms(session)
     try:
@@ -307,7 +307,7 @@ async def test_jobs_of_killed_workers_are_resumed(tmp_path: Path, home: Path, wo
 async def test_a_suspended_worker_writes_nothing_twice(
     tmp_path: Path, home: Path, workers: WorkerProcesses, server: PostgresServer
 ) -> None:
-    """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on.
+    """A worker is suspended before it writes a stored answer. Another worker writes it, and the first one wakes up.
 
     The work is in PostgreSQL, the session in a file: a stopped process may keep others from a file of SQLite.
     """
@@ -329,7 +329,7 @@ async def test_a_suspended_worker_writes_nothing_twice(
 async def test_two_workers_share_a_database_and_one_resumes_the_jobs_of_the_other(
     home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Session and work are in PostgreSQL. Each worker has a home and a login of its own, as on its own machine."""
+    """Session and work are in PostgreSQL. Each worker has its own home and login, as on separate machines."""
     address = server.new_database()
     theirs = create_worker_role(address)
     monkeypatch.setenv("SESSIONTREE_STORE", address)
@@ -357,7 +357,7 @@ async def test_two_workers_share_a_database_and_one_resumes_the_jobs_of_the_othe
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6
         check_integrity(session)
-        # Their events are not in this home. What they have written is told here.
+        # The workers have other homes. Their events are relayed from the session.
         log = EventLog(build_spool_path(status.id))
         for agent in status.agents:
             told = [event.type for event in log.read(agent=agent.id)]
@@ -425,7 +425,7 @@ async def test_randomly_killed_workers_lose_nothing_and_repeat_nothing(
         status = await running
         assert status.status == "completed", [agent.error for agent in status.agents]
         check_integrity(session)
-        # What was asked for again was under way when its worker was killed, and no note was taken twice.
+        # Only requests in progress at a kill are repeated, and no note is written twice.
         again = Counter(turns)
         assert set(again) == {(f"work of agent {number}", done) for number in range(4) for done in range(4)}
         assert again.total() <= 16 + 2 * kills
@@ -438,7 +438,7 @@ async def test_randomly_killed_workers_lose_nothing_and_repeat_nothing(
 async def test_a_disconnected_machine_exits_and_another_continues_its_jobs(
     home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers in networks of their own; the link of one is cut while its agents wait for their models."""
+    """Two workers in separate networks; one link is cut while agents wait for their models."""
     if not can_create_islands():
         pytest.skip("no network namespaces can be made here")
     address = server.new_database()
@@ -484,7 +484,7 @@ def start_on_island(
 
 
 class SharedServer:
-    """A home with a worker and a model server, whose answers a test says."""
+    """A home with a worker and a model server. Tests set the answers."""
 
     def __init__(self, folder: Path, server: FakeServer) -> None:
         self.folder = folder
@@ -534,7 +534,7 @@ async def test_a_worker_limits_concurrent_agents(place: SharedServer, session: S
     pairs = threading.Barrier(2)
 
     def answer(body: dict[str, Any]) -> str:
-        pairs.wait(LONG)  # two are at work at the same time
+        pairs.wait(LONG)  # two run at the same time
         return "Done."
 
     place.answer = answer
@@ -591,7 +591,7 @@ async def test_a_process_that_lost_the_swarm_does_not_cancel_its_jobs(place: Sha
     await swarm.detach()
 
     assert await asyncio.to_thread(has_active_jobs, swarm.id)
-    again = DurableExecutor(session)  # as the other process has: it finds what was sent, and may give it up
+    again = DurableExecutor(session)  # like the other process: it finds the sent jobs and may cancel them
     swarm = Swarm.open(session, swarm.id, executor=again)
     await swarm.start()
     await wait_until(lambda: len(again._waiters) == 1)
@@ -659,7 +659,7 @@ async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
 
 
 async def test_jobs_of_a_dead_swarm_process_are_found_and_awaited(place: SharedServer, tmp_path: Path) -> None:
-    """The process that runs the strategy is killed; the agents go on, and the next process waits for them."""
+    """The process that runs the strategy is killed; agents continue, and the next process waits for them."""
     create_file_session(tmp_path).close()
     dead = threading.Event()
 

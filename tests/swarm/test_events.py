@@ -189,7 +189,7 @@ def test_a_swarm_id_cannot_escape_the_spool_folder() -> None:
         assert os.path.dirname(os.path.abspath(build_spool_path(name))) == folder
 
 
-# What a swarm tells
+# Events of a swarm
 
 
 @st.tool
@@ -259,7 +259,7 @@ async def test_failures_and_retries_emit_events(session: Session, monkeypatch: p
 
 
 async def test_deltas_are_joined_before_they_are_emitted(session: Session) -> None:
-    """A thousand words at once are a few events, and a pause shows what was said before it."""
+    """A thousand deltas make few events, and a pause flushes earlier deltas."""
     words = " ".join(str(number) for number in range(1000))
     swarm = Swarm(session, "crowd", "Talk", agents=1, model=ScriptedModel([[words, Delay(0.2), "The end."]]))
     await swarm.start()

@@ -1,4 +1,4 @@
-"""Experiments: runs in turns on branches of their own, results that outlive the process, and honest winners."""
+"""Experiments: runs on separate branches, results that survive the process, and correct winners."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_concurrent_runs_are_limited(session: Session) -> None:
         running += 1
         most = max(most, running)
         async with asyncio.timeout(5):
-            await together.wait()  # three do go on at once
+            await together.wait()  # three run at the same time
         running -= 1
         return "42"
 
@@ -276,7 +276,7 @@ async def test_failed_runs_are_repeated_on_resume(session: Session) -> None:
 
 
 async def test_an_arm_with_repeated_failures_does_not_win(session: Session) -> None:
-    """Made again until they pass, its runs would be those that luck chose."""
+    """Runs repeated until they succeed are a biased sample."""
     call = [ToolCall("c", "look", {}), ScriptedUsage({"input": 7, "cost": 0.0005})]
     passes = ["42", ScriptedUsage({"input": 1, "cost": 0.0001})]
     flaky = ScriptedModel([call, ModelError("m", "rejected", "I cannot"), *[passes] * 5])
@@ -608,7 +608,7 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
         "not enough data: short and long have the same judge",
         "not enough data: long and short have the same judge",
     )
-    assert (len(judge.requests), len(seen)) == (12, 10)  # what was scored is not scored again
+    assert (len(judge.requests), len(seen)) == (12, 10)  # existing scores are kept
     assert {run.scores["length"] for run in again.runs} == {2.0, 9.0}
     assert again.judging_tokens > first.judging_tokens
 
@@ -661,7 +661,7 @@ async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
 
 
 def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
-    """A model that tells only this of what it takes."""
+    """A model that reports only this usage."""
     return ScriptedModel([["42", ScriptedUsage(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
 
 

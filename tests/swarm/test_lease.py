@@ -1,4 +1,4 @@
-"""Holds: one process at a time works on a swarm, wherever its session is."""
+"""Leases: one process at a time runs a swarm, in files and databases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sessiontree.swarm.lease import Lease, build_lease_path, is_leased, open_lea
 
 @contextmanager
 def use_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Another machine: it shares nothing but what is in the database."""
+    """Simulate another machine, which shares only the database."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("SESSIONTREE_HOME", str(path))
         yield
@@ -140,7 +140,7 @@ def test_machines_that_share_a_database_take_turns(
 
 
 def lose_connections(database: str) -> None:
-    """As a restart of the server does: no process has what it held."""
+    """Terminate all connections that hold locks, like a server restart."""
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory'")
 
@@ -212,7 +212,7 @@ def test_a_process_that_acquires_during_a_lost_connection_keeps_the_lease(
 
 
 def acquire_elsewhere(database: str) -> psycopg.Connection[Any]:
-    """Another process that has the lock now, since it waited for it when the connection was lost."""
+    """Simulate a process that waited for the lock and got it when the connection was lost."""
     admin, other = (psycopg.connect(database, autocommit=True) for _ in range(2))
     find = "SELECT pid, classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted"
     pid, *key = admin.execute(find).fetchone() or ()

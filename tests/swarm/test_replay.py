@@ -1,4 +1,4 @@
-"""What a session tells of its swarms: the same whether it is followed or read back, and whatever the file says."""
+"""Replay: a tracked swarm and one read from the file have the same state, and invalid files can be read."""
 
 from __future__ import annotations
 

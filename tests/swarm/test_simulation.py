@@ -45,7 +45,7 @@ LONG = 5_000.0
 
 
 async def run_two_rounds(crew: Scheduler) -> str:
-    """A strategy of one's own: some agents, then one that reads them."""
+    """A custom strategy: several agents, and one that reads their results."""
     first = await crew.gather(crew.run(f"{crew.task} {number}", role="scout") for number in range(1, crew.agents + 1))
     last = await crew.run(crew.task, role="chief", reads=[result for result in first if result.ok])
     return last.text
@@ -228,7 +228,7 @@ class World:
                 assert agent.tokens <= own.tokens + TOKENS
 
     def _check_live(self, session: Session, swarm: Swarm) -> None:
-        """What the session alone tells is what the swarm tells."""
+        """The status read from the session equals the live status."""
         copy = Session(CrashingStore(_read_bytes(session)))
         assert list_swarms(copy) == [swarm._state.build_status(None, session.id)]
         assert copy.heads.heads == session.heads.heads
@@ -279,7 +279,7 @@ class World:
             )
 
     def _check_agent(self, session: Session, id: str, branch: str, result: str | None) -> None:
-        """Nothing was said on an agent's branch once it had completed, and its result is the last it said."""
+        """A completed agent's branch has no later messages, and its result is the last message."""
         lines = [e for e in session.tree.entries if e.branch == branch]
         ended = [index for index, e in enumerate(lines) if _is_action(e, id, "complete")]
         assert len(ended) <= 1, f"{id} has completed twice"
