@@ -59,7 +59,7 @@ def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what
     with browser.new_context() as elsewhere:
         page = elsewhere.new_page()
         page.goto(link)
-        page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+        page.wait_for_selector(".gate .notice.wrong >> text=This link has expired or was already used")
         assert "sessiontree token link" in page.locator(".gate pre").text_content()
         page.goto(create_link(site))
         page.wait_for_selector(".list li")
@@ -70,7 +70,7 @@ def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
 
     page.goto(create_link(serve(), seconds=-1))
 
-    page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+    page.wait_for_selector(".gate .notice.wrong >> text=This link has expired or was already used")
 
 
 def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: Any) -> None:
@@ -139,7 +139,7 @@ def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: 
     composer.fill("Do it.")
     composer.press("Enter")
 
-    second.wait_for_selector(".composer .notice.wrong >> text=Not sent, since this page could not show the answer")
+    second.wait_for_selector(".composer .notice.wrong >> text=Not sent, because live updates are off")
     assert composer.input_value() == "Do it."
     assert not model.requests
     session.append(st.user("written elsewhere"), branch="dict")

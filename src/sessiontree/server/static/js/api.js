@@ -65,7 +65,7 @@ export class Api {
       });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
+      throw new ApiError(0, "unreachable", "cannot reach the server; is sessiontree serve running?");
     }
     if (answer.ok) return answer;
     throw await refusal(answer);

@@ -54,8 +54,8 @@ export const Models = ({ name, models, placeholder, label, value, onInput }) => 
 
 /** Why no agent can be run: the server does not, or the token may not. */
 export const NoRuns = ({ me, kind = "empty" }) => html`<p class=${kind}>${me.allowRun
-  ? html`This token may not run agents; one with the scope <code>run</code> may.`
-  : html`This server runs no agents; <code>sessiontree serve --allow-run</code> does.`}</p>`;
+  ? html`This token cannot run agents; it needs the scope <code>run</code>.`
+  : html`This server does not run agents. Start it with <code>sessiontree serve --allow-run</code>.`}</p>`;
 
 /** What a form holds, by the names of its controls; empty texts are left out. */
 export const valuesOf = (form) =>

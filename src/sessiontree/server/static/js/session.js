@@ -481,7 +481,7 @@ export class Session {
   hearPermission({ status, ...question }) {
     if (status === "asked") this.asked.set(question.id, question);
     else this.asked.delete(question.id);
-    if (status === "expired") this.tell("Nobody answered the question about a tool call in time: it was denied", "wrong");
+    if (status === "expired") this.tell("A permission question expired and was denied", "wrong");
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */
