@@ -222,7 +222,7 @@ def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit
     page.wait_for_selector(".notice.wrong", state="detached")
 
 
-def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -> None:
+def test_a_failed_swarm_action_is_reported(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
     held = HeldRequests(page, "**/pause")
@@ -349,7 +349,7 @@ def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serv
     assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
 
 
-def test_nothing_is_written_to_the_branch_of_a_run_until_it_is_done(serve: Serve, visit: Visit) -> None:
+def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit: Visit) -> None:
     door, called = threading.Event(), threading.Semaphore(0)
 
     async def behind_the_door(request: Request) -> str:
@@ -444,7 +444,7 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
     assert (len(told), sum(told)) == (4, 1)
 
 
-def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
+def test_an_exhausted_swarm_resumes_with_a_larger_budget(serve: Serve, visit: Visit) -> None:
     dear = [ToolCall("c1", "ls", {}), ScriptedUsage({"input": 100, "output": 10, "cost": 0.05})]
     page = visit(serve(ScriptedModel([dear, *[build_priced_answer("It is done.", 0.01)] * 2])), "/swarms")
     page.get_by_label("Dollars", exact=True).fill("0.04")
@@ -469,7 +469,7 @@ def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve,
     assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "7"
 
 
-def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, visit: Visit) -> None:
+def test_an_interrupted_swarm_is_resumed_in_the_page(serve: Serve, visit: Visit) -> None:
     async def left() -> str:
         with st.create("empty", cwd="/project") as session:
             swarm = Swarm(session, "review", "Look at it.", agents=1, model=ScriptedModel([Delay(60)]))
@@ -490,7 +490,7 @@ def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, 
     page.wait_for_selector(".head .chip.branch >> text=completed")
 
 
-def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
+def test_a_server_without_agents_shows_a_hint(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(allow_run=False)
 
@@ -501,7 +501,7 @@ def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
     assert page.locator("form").count() == 0
 
 
-def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> None:
+def test_a_token_without_run_shows_a_hint(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(scopes=("read", "write"))
     words = "text=This token cannot run agents; it needs the scope run."

@@ -164,7 +164,7 @@ def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: 
     page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     assert "I will read it first." in read_path(page)
-    assert "place inside the tree" in page.locator(".composer").text_content()
+    assert "entry inside the tree" in page.locator(".composer").text_content()
     page.keyboard.press("Escape")
     wait_for_text(page, "25 ms instead")
 
@@ -620,7 +620,7 @@ def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Vi
     ]
 
 
-def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:
+def test_a_refused_action_shows_one_line(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -739,7 +739,7 @@ with st.open(sys.argv[1]) as session:
 """
 
 
-def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> None:
+def test_entries_of_another_process_appear(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -787,7 +787,7 @@ def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visi
     assert [entry.type for entry in list(session.tree.walk_up(session.heads.leaf))[:2]] == ["message", "message"]
 
 
-def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
+def test_a_model_error_is_shown_once(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])), session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
@@ -799,7 +799,7 @@ def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
     assert read_path(page).count("no key") == 1
 
 
-def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
+def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(ScriptedModel([["Never ", Delay(60), "done."]]))
     page = open_session(visit, site, session.id)
@@ -1077,7 +1077,7 @@ def test_a_tool_call_that_is_not_answered_yet_is_no_damage(serve: Serve, visit: 
     assert page.get_by_text("1 note").count() == 1
 
 
-def test_damage_is_told_apart_from_notes(serve: Serve, visit: Visit) -> None:
+def test_damage_and_notes_are_distinguished(serve: Serve, visit: Visit) -> None:
     session = st.create("busy")
     session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
     session.close()
@@ -1136,7 +1136,7 @@ def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, vi
     page.wait_for_selector(f"#graph[data-path-end='{asked}']")
 
 
-def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> None:
+def test_the_page_shows_what_was_undone(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.switch("main")
     session.create_branch("try", at="HEAD").append(st.user("Try it."))

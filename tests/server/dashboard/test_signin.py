@@ -82,7 +82,7 @@ def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: 
     assert page.locator(".notice.wrong").count() == 0
 
 
-def test_a_browser_stays_signed_in_when_the_server_is_started_anew(context: Any) -> None:
+def test_a_browser_stays_signed_in_across_restarts(context: Any) -> None:
     session = open_story()
     page = context.new_page()
     with run_dashboard() as site:
@@ -109,7 +109,7 @@ def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, con
     page.wait_for_selector("text=This browser is not signed in.")
 
 
-def test_who_is_signed_out_from_elsewhere_is_told_so(serve: Serve, context: Any) -> None:
+def test_a_remote_sign_out_is_shown(serve: Serve, context: Any) -> None:
     session = open_story()
     site = serve()
     page = context.new_page()

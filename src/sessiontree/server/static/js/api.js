@@ -1,4 +1,4 @@
-// Asking the server: one function for JSON, one for files, and the errors they raise. Nothing here knows what is shown.
+// Requests to the server: JSON, files and errors.
 
 /** A refusal or a failure; its message is one sentence for people. */
 export class ApiError extends Error {

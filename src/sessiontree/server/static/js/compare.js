@@ -1,4 +1,4 @@
-// Branches side by side from where they part: what each cost, in bars, and what each says, in columns.
+// Branches side by side from their common ancestor: their costs as bars, their messages as columns.
 import { go, ofBranch, ofComparison } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";

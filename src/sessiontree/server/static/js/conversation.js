@@ -1,5 +1,5 @@
-// The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
-// the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
+// The conversation of a path: a window that loads entries as you scroll, the text an agent is streaming, and the
+// composer. Text of a session is inserted as text; only HTML that the server sanitized is inserted as markup.
 import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Models, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, plural, short } from "./figures.js";

@@ -1,5 +1,4 @@
-// A/B: a form that starts runs of several arms from one place, their progress, and what they tell. "Not enough data" is
-// an answer like any other and is shown as one.
+// Experiments: the form that starts one, its progress and its results. "Not enough data" is a valid result.
 import { go, ofBranch, ofComparison, ofExperiment } from "./addresses.js";
 import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";

@@ -1,5 +1,5 @@
-// The tree as a graph on a canvas that pans and zooms. Places come from layout.js; here they are drawn, only those in
-// sight, and pointed at. It keeps nothing of the session: what is chosen is told to `onSelect`.
+// The tree as a graph on a canvas that pans and zooms. layout.js computes positions; only visible entries are drawn.
+// Selections are reported to `onSelect`.
 import { between, pathTo } from "./layout.js";
 import { Component, createRef, html } from "./html.js";
 import { onScheme, palette } from "./palette.js";

@@ -1,6 +1,6 @@
-// What every view is written with: `html` templates, class components, and the few small parts that all of them share.
-// `Cleaned` is the only place in the page where text becomes markup, and it takes nothing but what the server cleaned.
-// All other text goes through `html`, which makes it visible: a session says what it likes.
+// What all views use: `html` templates, components and small shared controls. `Cleaned` is the only place where text
+// becomes markup, and it accepts only HTML that the server sanitized. All other text is escaped and made visible by
+// `html`.
 import { Component, createRef, h, render } from "../vendor/preact.mjs";
 import htm from "../vendor/htm.mjs";
 import { visible } from "./visible.js";

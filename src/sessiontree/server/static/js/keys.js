@@ -1,4 +1,4 @@
-// Keys: what each does, in one table, and how a view listens to them. A key that is typed into a control is text.
+// Keyboard shortcuts: one table of keys, and the listener. Keys that are typed into a control are text.
 
 export const KEYS = [
   ["Everywhere", [

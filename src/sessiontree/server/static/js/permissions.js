@@ -1,5 +1,4 @@
-// Questions about tool calls: what an agent wants to do, and the answers one can give. Nothing here takes the keyboard:
-// whoever types goes on typing, and an answer is a button that is clicked or gone to.
+// Permission questions of agents and their answers. They never take the keyboard focus.
 import { Button, Component, Notice, html } from "./html.js";
 
 export const MODES = [

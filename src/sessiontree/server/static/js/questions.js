@@ -1,5 +1,5 @@
-// What can be done to a session, as dialogs: each method gives what `Ask` shows, and what is done with the answer. A dialog
-// acts on the branch that was current when it was made, which is the one it names.
+// The dialogs of a session. Each method returns the properties of an `Ask` dialog. A dialog acts on the branch that
+// was current when it was opened.
 import { go, ofSession } from "./addresses.js";
 import { plural } from "./figures.js";
 

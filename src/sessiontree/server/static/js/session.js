@@ -1,5 +1,5 @@
-// One session as the page knows it: its tree, its branches, the path that is shown, and what happens while one looks.
-// It asks the server and listens to it; views read its fields and call its methods. Nothing here draws.
+// The state of one session: its tree, branches, shown path and live events. It sends requests; views read its fields
+// and call its methods.
 import { at } from "./api.js";
 import { lay } from "./layout.js";
 import { join } from "./rows.js";

@@ -1,4 +1,4 @@
-// The sessions: a list with search. Words are looked for in names and, through the index, in everything that was said.
+// The list of sessions with search in names and messages.
 import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";

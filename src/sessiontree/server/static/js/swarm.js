@@ -1,5 +1,5 @@
-// One swarm: its agents, what they have spent, and what they are doing, live. Its events are read from where they are
-// kept, so a page that comes late sees the whole story.
+// One swarm: its agents, costs and live events. Events are read from the stored log, so a page that opens late shows
+// all of them.
 import { SWARMS, go, ofBranch, ofComparison, ofSession } from "./addresses.js";
 import { at } from "./api.js";
 import { Meter } from "./charts.js";

@@ -1,4 +1,4 @@
-// Swarms: the list, and the form that starts one.
+// The list of swarms, and the form that starts one.
 import { go, ofSwarm } from "./addresses.js";
 import { Meter } from "./charts.js";
 import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";

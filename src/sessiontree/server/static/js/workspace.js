@@ -1,5 +1,5 @@
-// A session at work: the tree beside the conversation, branches, and the keys and buttons that act on them. What is
-// asked before something is done stands in questions.js.
+// The view of a session: tree, conversation, branches, and the keys and buttons that act on them. Its dialogs are in
+// questions.js.
 import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
