@@ -1,4 +1,4 @@
-"""Comparing branches, and the difference of two places."""
+"""Comparing branches and diffing two places."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def said(cost: float, tokens: int = 10, **given) -> st.Message:
     return st.assistant("answer", usage={"input": tokens, "cost": cost}, **given)
 
 
-def test_only_what_comes_after_the_branches_part_counts(session: st.Session) -> None:
+def test_only_entries_after_the_common_ancestor_count(session: st.Session) -> None:
     branch(session, "a", said(0.05))
     branch(session, "b", said(0.03))
 
@@ -56,14 +56,14 @@ def test_the_lowest_cost_wins(session: st.Session) -> None:
 
 
 @pytest.mark.parametrize(("metric", "winner"), [("cost", "a"), ("tokens", "b"), ("entries", "a")])
-def test_another_metric_may_decide(session: st.Session, metric: str, winner: str) -> None:
+def test_another_metric_can_decide(session: st.Session, metric: str, winner: str) -> None:
     branch(session, "a", said(0.01, tokens=500))
     branch(session, "b", said(0.02, tokens=10), st.user("more"))
 
     assert st.compare(session, ["a", "b"], metric).winner == winner
 
 
-def test_a_tie_has_no_winner_and_says_so(session: st.Session) -> None:
+def test_a_tie_has_no_winner_and_a_reason(session: st.Session) -> None:
     branch(session, "a", said(0.05))
     branch(session, "b", said(0.05))
     branch(session, "c", said(0.06))
@@ -128,14 +128,14 @@ def test_differences_are_given_for_every_pair_and_metric(session: st.Session) ->
     assert (differences[0].diff, differences[0].percent) == (-0.02, -40.0)
 
 
-def test_there_is_no_difference_from_what_was_not_measured(session: st.Session) -> None:
+def test_unrecorded_metrics_have_no_difference(session: st.Session) -> None:
     branch(session, "a", st.user("no cost"))
     branch(session, "b", said(0.03))
 
     assert [difference.metric for difference in st.compare(session, ["a", "b"]).differences] == ["entries", "time"]
 
 
-def test_a_percentage_of_nothing_is_no_number(session: st.Session) -> None:
+def test_a_percentage_of_zero_is_none(session: st.Session) -> None:
     branch(session, "b", said(0.03))
 
     difference = st.compare(session, ["main", "b"]).differences[0]
@@ -212,7 +212,7 @@ def test_the_wire_form_has_the_names_of_the_field(session: st.Session) -> None:
     }
 
 
-def test_a_diff_shows_both_sides_from_where_they_part(session: st.Session) -> None:
+def test_a_diff_shows_both_sides_after_the_common_ancestor(session: st.Session) -> None:
     branch(session, "a", st.assistant([st.tool_call("1", "edit", {"path": "a.py"})]), st.tool_result("1", "edit", "ok"))
     branch(session, "b", said(0.03))
 
@@ -245,7 +245,7 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
     assert paths.compute("a", "no such entry") == compute_stats("a", "no such entry", [])
 
 
-def test_of_a_path_that_names_many_models_and_files_the_first_are_told() -> None:
+def test_only_the_first_models_and_files_of_a_path_are_listed() -> None:
     tree = tree_of("models", MAX_NAMES + 5)
     stats = PathStats(tree).compute("a", f"a{MAX_NAMES + 4}")
 
@@ -255,9 +255,7 @@ def test_of_a_path_that_names_many_models_and_files_the_first_are_told() -> None
     )
 
 
-def test_what_branches_share_is_looked_at_once_however_many_there_are(
-    session: st.Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_entries_of_branches_are_visited_once(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[st.Body] = []
     usages = comparison.list_usages
 

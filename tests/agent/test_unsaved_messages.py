@@ -28,7 +28,7 @@ from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.errors import OutcomeUnknown, StoreError
 from sessiontree.format.codec import write_value
 from sessiontree.hooks.events import Notice
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, ToolCallStart
 from sessiontree.model.providers import ModelTarget
@@ -99,9 +99,9 @@ async def test_the_overflow_file_is_next_to_the_session_file(session: Session, h
     rest = read_overflow(get_last_message(session.head))
     session.close()
 
-    trash.delete(session.file)
+    catalog.delete(session.file)
     assert not rest.exists()
-    trash.restore(session.file)
+    catalog.restore(session.file)
     assert rest.exists()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from tests.cli.conftest import HOSTILE, Run, run_process
 
 
@@ -177,7 +177,7 @@ def test_a_hidden_copy_makes_an_id_ambiguous(cli, talk: st.Session, where: str) 
     copy = folder / "backup.jsonl"
     copy.write_bytes(talk.file.read_bytes())
     if where == "archived":
-        trash.archive(copy)
+        catalog.archive(copy)
     message = talk.append(st.user("only here"))
 
     first, *_ = cli("search", "only here").splitlines()
@@ -201,11 +201,11 @@ def test_an_id_that_resolves_to_another_file_is_listed_with_its_file(cli, talk: 
 def test_deleted_copies_are_listed_with_their_files(cli, talk: st.Session) -> None:
     assert talk.file is not None
     before = talk.file.read_bytes()
-    first = trash.delete(talk.file)
+    first = catalog.delete(talk.file)
     assert first not in cli("ls", "--trash")
 
     talk.file.with_name("backup.jsonl").write_bytes(before)
-    second = trash.delete(talk.file.with_name("backup.jsonl"))
+    second = catalog.delete(talk.file.with_name("backup.jsonl"))
 
     shown = cli("ls", "--trash")
     assert first in shown
@@ -284,7 +284,7 @@ def test_delete_asks_for_confirmation_on_a_terminal(talk: st.Session) -> None:
 
     code, shown = run_at_terminal("delete", talk.id, "--purge", answer=b"y\n")
     assert b'Permanently delete auth "How do I make it faster?"? [y/N]' in shown
-    assert (code, trash.list_trash()) == (0, [])
+    assert (code, catalog.list_trash()) == (0, [])
 
 
 def test_delete_describes_a_session_by_its_id_or_file_if_it_has_no_name(

@@ -1,4 +1,4 @@
-"""What tests of commands share: a desk with a session on it, a model that answers from a script, and a person."""
+"""Fixtures for tests of commands: a controller with a session, scripted models, and a scripted user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound
@@ -71,7 +71,7 @@ class FakeHost(HeadlessHost):
         self.copied: list[str] = []
         self.refreshes = 0
 
-    async def choose_entry(self, desk: SessionController) -> str | None:
+    async def choose_entry(self, controller: SessionController) -> str | None:
         return self.choice
 
     def refresh(self) -> None:
@@ -95,8 +95,8 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 @pytest.fixture
-def desk(session: Session) -> MakeController:
-    """A desk whose model has these answers to come."""
+def make_controller(session: Session) -> MakeController:
+    """A controller whose model has these answers to come."""
 
     def make(*answers: Any, **options: Any) -> SessionController:
         options.setdefault("model", make_scripted_model("usual", *answers))
@@ -119,12 +119,12 @@ def talk(session: Session, *texts: str) -> list[str]:
     return [session.append(speakers[turn % 2](text)).id for turn, text in enumerate(texts)]
 
 
-async def run(desk: SessionController, line: str) -> str:
+async def run(controller: SessionController, line: str) -> str:
     """What a command has to say."""
-    return (await desk.submit(line)).text
+    return (await controller.submit(line)).text
 
 
-def record_events(desk: SessionController) -> list[Event]:
+def record_events(controller: SessionController) -> list[Event]:
     events: list[Event] = []
-    desk.hooks.listen(events.append)
+    controller.hooks.listen(events.append)
     return events

@@ -1,4 +1,4 @@
-"""The commands that are built in, and their page."""
+"""The built-in commands and their documentation page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The desk: what is typed, who follows whom, and giving up."""
+"""The session controller: typed lines, branches and sessions, and aborting."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def list_messages(branch: Branch) -> list[str]:
     return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
 
 
-async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeController, session: Session) -> None:
-    at = desk("Hello.")
+async def test_words_go_to_the_model_and_shell_lines_are_run(make_controller: MakeController, session: Session) -> None:
+    at = make_controller("Hello.")
 
     assert (await at.submit("!echo seen")).text == "seen"
     assert (await at.submit("!!echo secret")).text == "secret"
@@ -51,8 +51,8 @@ async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeControlle
     assert "secret" not in str(at.model.requests[0].messages)
 
 
-async def test_the_shell_needs_no_model(desk: MakeController, session: Session) -> None:
-    at = desk(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
+async def test_the_shell_needs_no_model(make_controller: MakeController, session: Session) -> None:
+    at = make_controller(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
     events = record_events(at)
 
     assert (await at.submit("!pwd; echo seen")).text == f"{session.cwd}\nseen"
@@ -68,10 +68,8 @@ async def test_the_shell_needs_no_model(desk: MakeController, session: Session) 
 
 
 @pytest.mark.parametrize("words", ["!echo run", "/name taken"])
-async def test_words_for_the_model_are_that_whatever_they_begin_with(
-    desk: MakeController, session: Session, words: str
-) -> None:
-    at = desk("Seen.")
+async def test_a_prompt_may_start_like_a_command(make_controller: MakeController, session: Session, words: str) -> None:
+    at = make_controller("Seen.")
 
     outcome = await at.send_prompt(words)
 
@@ -81,17 +79,19 @@ async def test_words_for_the_model_are_that_whatever_they_begin_with(
 
 
 @pytest.mark.parametrize("line", ["!", "!!", "! \t"])
-async def test_nothing_for_the_shell_is_refused_and_not_written_down(
-    desk: MakeController, session: Session, line: str
+async def test_an_empty_shell_command_is_refused_and_not_stored(
+    make_controller: MakeController, session: Session, line: str
 ) -> None:
     with pytest.raises(InvalidOperation, match="no command after"):
-        await desk().submit(line)
+        await make_controller().submit(line)
 
     assert not session.tree.real_count
 
 
-async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeController, session: Session) -> None:
-    at = desk(model=None)
+async def test_a_command_of_the_shell_without_a_model_is_given_up(
+    make_controller: MakeController, session: Session
+) -> None:
+    at = make_controller(model=None)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
     await wait_for_output(at)
 
@@ -104,11 +104,11 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 @pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
-async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
-    desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
+async def test_leaving_a_session_stops_its_shell_command_and_stores_the_output(
+    make_controller: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:
     talk(session, "one", "1")
-    at = desk(model=model)
+    at = make_controller(model=model)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
     await wait_for_output(at)
 
@@ -122,11 +122,11 @@ async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_a
 
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
-async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gone(
-    desk: MakeController, session: Session, model: ScriptedModel | None
+async def test_shell_output_is_stored_on_the_branch_where_it_started(
+    make_controller: MakeController, session: Session, model: ScriptedModel | None
 ) -> None:
     _, answer, last = talk(session, "one", "1", "two")
-    at = desk(model=model)
+    at = make_controller(model=model)
     os.mkfifo("other"), os.mkfifo("above")
 
     async def over(end: str) -> None:
@@ -152,8 +152,8 @@ async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gon
     assert at.branch.leaf == answer
 
 
-async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(
-    desk: MakeController, session: Session
+async def test_shell_output_is_stored_after_the_turn_of_a_new_model(
+    make_controller: MakeController, session: Session
 ) -> None:
     gate = asyncio.Event()
 
@@ -163,7 +163,7 @@ async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that
         await gate.wait()
         return "done"
 
-    at = desk(
+    at = make_controller(
         model=None,
         models=ScriptedModels(late=make_scripted_model("late", [ToolCall("a", "wait", {})], "Fine.")),
         tools=[wait],
@@ -201,9 +201,9 @@ async def wait_for_output(at: SessionController) -> None:
     off()
 
 
-async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, session: Session) -> None:
+async def test_a_summary_is_given_up_and_the_person_stays(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
     await wait_for_request(at)
 
@@ -214,12 +214,12 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, 
 
 
 @pytest.mark.parametrize("move", ["/pop", "/merge side"])
-async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
-    desk: MakeController, session: Session, move: str
+async def test_prompts_and_moves_are_refused_during_a_summary(
+    make_controller: MakeController, session: Session, move: str
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     moving = asyncio.create_task(run(at, move))
     await wait_for_request(at)
 
@@ -239,12 +239,12 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
 
 
 @pytest.mark.parametrize("told", [Navigated, Merged])
-async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
-    desk: MakeController, session: Session, told: type[Event]
+async def test_navigation_handlers_can_navigate(
+    make_controller: MakeController, session: Session, told: type[Event]
 ) -> None:
     first, *_ = talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
-    at = desk("A summary.", "Another.")
+    at = make_controller("A summary.", "Another.")
     told_of = record_events(at)
 
     async def goes_elsewhere(event: Event, context: object) -> None:
@@ -263,11 +263,9 @@ async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
     assert not at.is_running
 
 
-async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
-    desk: MakeController, session: Session
-) -> None:
+async def test_abort_stops_waiting_for_navigation_handlers(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk("A summary.")
+    at = make_controller("A summary.")
     called = asyncio.Event()
 
     async def takes_its_time(event: Event, context: object) -> None:
@@ -282,11 +280,9 @@ async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
     assert "with a summary" in await asyncio.wait_for(popping, 10)
 
 
-async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
-    desk: MakeController, session: Session
-) -> None:
+async def test_closing_during_a_summary_changes_nothing(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
-    at = desk([Delay(30), "never"])
+    at = make_controller([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
     await wait_for_request(at)
 
@@ -304,13 +300,13 @@ async def wait_for_request(at: SessionController) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
+async def test_a_tool_is_added_and_removed(make_controller: MakeController) -> None:
     @tool
     def roll() -> str:
         """Roll a die."""
         return "six"
 
-    at = desk([ToolCall("1", "roll", {})], "Six.", "No die.")
+    at = make_controller([ToolCall("1", "roll", {})], "Six.", "No die.")
     off = at.add_tool(roll)
     with pytest.raises(InvalidOperation, match="already registered the tool 'roll'"):
         at.add_tool(roll)
@@ -324,8 +320,8 @@ async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
     assert at.model.requests[2].tools == ()
 
 
-async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeController, session: Session) -> None:
-    at = desk()
+async def test_handlers_are_notified_of_start_and_shutdown(make_controller: MakeController, session: Session) -> None:
+    at = make_controller()
     told = record_events(at)
 
     await at.start()
@@ -336,12 +332,10 @@ async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeControll
         session.label("HEAD", "x") if session.head.leaf else session.rename("x")
 
 
-async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_kept(
-    desk: MakeController, session: Session
-) -> None:
+async def test_an_empty_new_session_is_deleted_on_leaving(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     first = st.create(cwd=session.cwd)
-    at = desk("Hello.", session=first, fresh=True)
+    at = make_controller("Hello.", session=first, fresh=True)
 
     await at.open_session(first.id)  # it is the same one
     assert first.file.exists()
@@ -360,10 +354,10 @@ async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_k
     assert session.file.exists()
 
 
-async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
-    desk: MakeController, session: Session
+async def test_handlers_receive_the_previous_session_unless_it_was_deleted(
+    make_controller: MakeController, session: Session
 ) -> None:
-    at = desk(session=st.create(cwd=session.cwd), fresh=True)
+    at = make_controller(session=st.create(cwd=session.cwd), fresh=True)
     events = record_events(at)
 
     await at.open_session(session.id)
@@ -373,27 +367,27 @@ async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
     assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
 
 
-async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(
-    desk: MakeController, session: Session
+async def test_a_fresh_session_is_deleted_unless_it_was_written_to(
+    make_controller: MakeController, session: Session
 ) -> None:
     first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
     with st.open(second.file) as elsewhere:
         elsewhere.append(st.user("from elsewhere"))
 
     for made in (first, second):
-        await desk(session=made, fresh=True).open_session(session.id)
+        await make_controller(session=made, fresh=True).open_session(session.id)
 
     assert not first.file.exists()
     assert second.file.exists()
 
 
-async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
-    desk: MakeController, session: Session
+async def test_work_off_head_does_not_move_the_current_branch(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     before = session.head.leaf
-    at = desk("Aside.", "Again.", branch=side)
+    at = make_controller("Aside.", "Again.", branch=side)
 
     await at.submit("two")
     assert list_messages(side) == ["one", "1", "two", "Aside."]
@@ -407,11 +401,11 @@ async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
     assert (session.heads.current, session.head.leaf) == ("main", before)
 
 
-async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeController, session: Session) -> None:
+async def test_head_means_the_controllers_branch(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     aside = side.append(st.user("aside"))
-    at = desk(branch=side)
+    at = make_controller(branch=side)
 
     await run(at, "/label mine")
     await run(at, "/label above HEAD~1")
@@ -424,12 +418,12 @@ async def test_head_is_where_one_works_though_another_branch_is_current(desk: Ma
     assert at.host.editor == "aside"
 
 
-async def test_who_works_beside_the_current_branch_goes_to_others_without_making_them_current(
-    desk: MakeController, session: Session
+async def test_off_head_switching_does_not_change_the_current_branch(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
-    at = desk("Third.", branch=side)
+    at = make_controller("Third.", branch=side)
 
     assert "third" in await run(at, "/branch-here third")
     await at.submit("go on")
@@ -444,12 +438,12 @@ async def test_who_works_beside_the_current_branch_goes_to_others_without_making
     assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
 
 
-async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current(
-    desk: MakeController, session: Session
+async def test_the_controller_keeps_its_branch_when_another_program_switches(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
-    at = desk("Here.")
+    at = make_controller("Here.")
 
     session.switch("side")
     await at.submit("two")
@@ -459,13 +453,13 @@ async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current
     assert list_messages(session.branch("main")) == ["one", "1", "two", "Here."]
 
 
-async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
-    desk: MakeController, monkeypatch: pytest.MonkeyPatch
+async def test_a_controller_is_traced_if_an_exporter_is_configured(
+    make_controller: MakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracer = Tracer()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
     monkeypatch.setattr(otel, "get_tracer", lambda name: tracer)
-    at = desk("Hello.", "Again.")
+    at = make_controller("Hello.", "Again.")
     await at.submit("before it is started")
 
     await at.start()

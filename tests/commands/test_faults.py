@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
@@ -39,21 +39,21 @@ async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list
     answers = [[ToolCall("1", "look", {})], *[long] * 12]
     large = make_scripted_model("large", *[long] * 12)
     first = st.memory()
-    desk = SessionController(
+    controller = SessionController(
         first,
         model=make_scripted_model("usual", *answers),
         models=ScriptedModels(large=large),
         options=AgentOptions(tools=[look], system=""),
     )
-    told = record_events(desk)
+    told = record_events(controller)
     if event is not None:
-        desk.hooks.on(event, handler, source="faulty", deadline=0.05)
-    await desk.start()
+        controller.hooks.on(event, handler, source="faulty", deadline=0.05)
+    await controller.start()
     for line in LINES:
-        done = await desk.submit(line)
+        done = await controller.submit(line)
         assert done.outcome is None or done.outcome.ok, line
-    last = desk.session
-    await desk.close()
+    last = controller.session
+    await controller.close()
     assert not [problem for problem in (*first.problems, *last.problems) if problem.severity == "fault"]
     notices = [event.text for event in told if isinstance(event, Notice)]
     return [entry.type for entry in (*first.tree, *last.tree)], notices
@@ -78,7 +78,7 @@ def whole() -> list[str]:
 
 @pytest.mark.parametrize("handler", [raise_error, return_junk])
 @pytest.mark.parametrize("event", EVENTS)
-async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any, whole: list[str]) -> None:
+async def test_a_failing_handler_is_reported_and_work_continues(event: str, handler: Any, whole: list[str]) -> None:
     types, notices = await run_scenario(event, handler)
 
     assert types == whole

@@ -1,4 +1,4 @@
-"""Where tools work: in the current folder, unless a person confirms the folder that the session names."""
+"""The working folder of tools: the current folder, or the session's folder if the user confirms it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
 from sessiontree.commands.controller import SessionController
@@ -51,7 +51,7 @@ def build_system(agent: Agent) -> str:
     return "\n".join(part.text for part in agent.build_system_parts())
 
 
-async def test_an_agent_works_in_the_current_folder_whatever_the_session_names(here: Path, there: Path) -> None:
+async def test_an_agent_runs_tools_in_the_current_folder(here: Path, there: Path) -> None:
     session = st.create(cwd=there)
     agent = Agent(session.head, ScriptedModel([PWD, "Done."]), builtin_tools("bash"))
 
@@ -68,7 +68,7 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
 ) -> None:
     person = Person("yes" if confirmed else "no")
     session = st.create(cwd=there)
-    desk = SessionController(
+    controller = SessionController(
         session,
         model=ScriptedModel([PWD, "Done."]),
         models=ScriptedModels(),
@@ -76,24 +76,24 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
         ui=person,
     )
 
-    await desk.start()
-    await desk.submit("Go")
+    await controller.start()
+    await controller.submit("Go")
 
     assert list_results(session) == [str(there if confirmed else here)]
-    assert ("Rules of there." in build_system(desk.agent)) is confirmed
+    assert ("Rules of there." in build_system(controller.agent)) is confirmed
     ((title, [text]),) = person.questions
     assert title == "Run tools in the session's folder?"
     assert text == f"The session belongs to {there}. You are in {here}."
 
 
-async def test_nobody_is_asked_about_the_current_folder_or_one_that_is_not_there(here: Path, there: Path) -> None:
+async def test_the_current_folder_and_missing_folders_need_no_confirmation(here: Path, there: Path) -> None:
     for folder in (here, there / "gone", there.parent / "there" / ".." / "here"):
-        desk = SessionController(
+        controller = SessionController(
             st.create(cwd=folder), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), ui=Person()
         )
-        await desk.start()
+        await controller.start()
 
-        assert desk.cwd == str(here)
+        assert controller.cwd == str(here)
 
 
 async def test_another_session_is_another_question_which_is_asked_once(here: Path, there: Path) -> None:
@@ -103,42 +103,42 @@ async def test_another_session_is_another_question_which_is_asked_once(here: Pat
     own = st.create("own", cwd=here)
     own.append(st.user("Hello"))
     person = Person("yes")
-    desk = SessionController(
+    controller = SessionController(
         own,
         model=ScriptedModel([PWD, "Done."]),
         models=ScriptedModels(),
         options=AgentOptions(tools=builtin_tools("bash")),
         ui=person,
     )
-    await desk.start()
+    await controller.start()
     assert person.questions == []
 
-    await desk.open_session(other.location)
-    assert desk.cwd == desk.agent.cwd == str(there)
-    await desk.open_session(own.location)
-    assert desk.cwd == desk.agent.cwd == str(here)
-    await desk.open_session(other.location)
-    assert desk.cwd == desk.agent.cwd == str(there)
-    await desk.submit("Go")
+    await controller.open_session(other.location)
+    assert controller.cwd == controller.agent.cwd == str(there)
+    await controller.open_session(own.location)
+    assert controller.cwd == controller.agent.cwd == str(here)
+    await controller.open_session(other.location)
+    assert controller.cwd == controller.agent.cwd == str(there)
+    await controller.submit("Go")
 
     assert len(person.questions) == 1
-    assert list_results(desk.session) == [str(there)]
+    assert list_results(controller.session) == [str(there)]
 
 
-async def test_a_name_that_a_session_file_gives_cannot_write_into_the_question(here: Path, there: Path) -> None:
+async def test_a_folder_name_cannot_inject_text_into_the_dialog(here: Path, there: Path) -> None:
     odd = there / "a\n\nThis was checked.\x1b[2J"
     odd.mkdir()
     person = Person("no")
-    desk = SessionController(st.create(cwd=odd), models=ScriptedModels(), ui=person)
+    controller = SessionController(st.create(cwd=odd), models=ScriptedModels(), ui=person)
 
-    await desk.start()
+    await controller.start()
 
     ((_, [text]),) = person.questions
     assert "\n" not in text
     assert "\x1b" not in text
 
 
-async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -> None:
+async def test_without_a_user_the_folder_is_reported(here: Path, there: Path) -> None:
     told: list[str] = []
 
     def listen(event: Event) -> None:
@@ -147,17 +147,17 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
 
     hooks = Hooks()
     hooks.listen(listen)
-    desk = SessionController(
+    controller = SessionController(
         st.create(cwd=there), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), hooks=hooks
     )
-    await desk.start()
+    await controller.start()
 
-    assert desk.cwd == str(here)
+    assert controller.cwd == str(here)
     (text,) = told
     assert text.startswith(f"tools run in {here}, not in the session's folder {there}; use --cwd")
 
 
-def test_a_prompt_works_in_the_current_folder_and_says_so(
+def test_a_prompt_runs_tools_in_the_current_folder_and_reports_it(
     here: Path, there: Path, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with st.create("talk", cwd=there) as session:

@@ -1,4 +1,4 @@
-"""How commands show things."""
+"""Formatting of command output."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_times_are_shown_as_clocks_show_them_here(clocks: Callable[[str], None])
 
 
 @pytest.mark.parametrize("text", ["", "soon", "t" * 99, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_what_is_no_time_here_is_shown_as_it_stands(text: str, clocks: Callable[[str], None]) -> None:
+def test_an_invalid_timestamp_is_shown_unchanged(text: str, clocks: Callable[[str], None]) -> None:
     clocks("XST-23" if text.startswith("9999") else "XST+23")
 
     assert format_local_time(text) == text[:16].replace("T", " ")

@@ -1,4 +1,4 @@
-"""Commands that show something, and those that set how the model answers."""
+"""Commands that show information or set the model and the thinking level."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tests.commands.conftest import (
 from tests.store.test_files import limit_file_size
 
 
-async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
-    desk: MakeController, session: Session
+async def test_context_lists_system_prompt_parts_and_messages(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
-    at = desk(system=None)
+    at = make_controller(system=None)
 
     shown = await run(at, "/context")
 
@@ -49,9 +49,9 @@ async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said
         await run(at, "/context all")
 
 
-async def test_what_a_compaction_stands_for_is_said(desk: MakeController, session: Session) -> None:
+async def test_context_shows_what_a_compaction_replaces(make_controller: MakeController, session: Session) -> None:
     talk(session, *["word " * 400] * 12)
-    at = desk("A lot of words.")
+    at = make_controller("A lot of words.")
     await run(at, "/compact")
 
     shown = await run(at, "/context")
@@ -59,12 +59,12 @@ async def test_what_a_compaction_stands_for_is_said(desk: MakeController, sessio
     assert "replaced by" in shown
 
 
-async def test_branches_are_compared_and_places_told_apart(desk: MakeController, session: Session) -> None:
+async def test_branches_are_compared_and_places_diffed(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
     session.append(st.assistant("aside", usage={"input": 10, "output": 5, "cost": 0.5}), branch="side")
     talk(session, "two", "2")
-    at = desk()
+    at = make_controller()
 
     difference = await run(at, "/diff side")
     assert "- " in difference
@@ -78,20 +78,20 @@ async def test_branches_are_compared_and_places_told_apart(desk: MakeController,
     assert "$0.5000" in comparison
 
 
-async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(
-    desk: MakeController, session: Session
+async def test_the_last_answer_is_copied_or_shown_without_a_clipboard(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1", "two")
     screen = FakeHost()
 
-    assert await run(desk(host=screen), "/copy") == "sent"
+    assert await run(make_controller(host=screen), "/copy") == "sent"
     assert screen.copied == ["1"]
-    assert await run(desk(), "/copy") == "1"
+    assert await run(make_controller(), "/copy") == "1"
 
 
-async def test_another_model_goes_on_from_here(desk: MakeController, session: Session) -> None:
+async def test_the_model_command_changes_the_model(make_controller: MakeController, session: Session) -> None:
     large = make_scripted_model("large", "From the large one.")
-    at = desk("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
+    at = make_controller("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
     await at.submit("one")
 
     assert await run(at, "/model") == "Model: scripted:large"
@@ -104,17 +104,17 @@ async def test_another_model_goes_on_from_here(desk: MakeController, session: Se
         await run(at, "/model scripted:none")
 
 
-async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeController) -> None:
+async def test_without_available_models_the_model_command_explains_why(make_controller: MakeController) -> None:
     person = Person()
 
     with pytest.raises(NotFound, match="not found"):
-        await run(desk(model=None, models=ScriptedModels(), ui=person), "/model")
+        await run(make_controller(model=None, models=ScriptedModels(), ui=person), "/model")
 
     assert person.questions == []
 
 
-async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
-    at = desk(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
+async def test_a_desk_without_a_model_gets_one(make_controller: MakeController) -> None:
+    at = make_controller(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
     with pytest.raises(InvalidOperation, match="no model: choose one"):
         await at.submit("one")
     assert await run(at, "/model") == "No model."
@@ -126,8 +126,8 @@ async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
     assert done.outcome.text == "Here."
 
 
-async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) -> None:
-    at = desk(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
+async def test_thinking_off_is_sent_explicitly(make_controller: MakeController) -> None:
+    at = make_controller(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
     told = record_events(at)
 
     await run(at, "/thinking high")
@@ -137,8 +137,8 @@ async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) ->
     assert notices == ["scripted:plain does not support thinking; the level has no effect"]
 
 
-async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> None:
-    at = desk("Hm.")
+async def test_the_thinking_level_is_shown_and_changed(make_controller: MakeController) -> None:
+    at = make_controller("Hm.")
 
     assert await run(at, "/thinking") == "off"
     await run(at, "/thinking high")
@@ -149,9 +149,11 @@ async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> 
         await run(at, "/thinking hard")
 
 
-async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeController) -> None:
+async def test_dialogs_preselect_the_current_level_and_model(make_controller: MakeController) -> None:
     person = Person("high", "low", "usual")
-    at = desk(ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other")))
+    at = make_controller(
+        ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other"))
+    )
 
     for line in ("/thinking", "/thinking", "/model"):
         await run(at, line)
@@ -160,17 +162,17 @@ async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: Ma
     assert at.agent.thinking == "low"
 
 
-async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeController) -> None:
+async def test_thinking_without_a_model_is_refused_without_a_dialog(make_controller: MakeController) -> None:
     person = Person()
 
     with pytest.raises(InvalidOperation, match="no model: choose one"):
-        await run(desk(model=None, ui=person), "/thinking")
+        await run(make_controller(model=None, ui=person), "/thinking")
 
     assert person.questions == []
 
 
-async def test_help_lists_all_commands_and_explains_one(desk: MakeController) -> None:
-    at = desk()
+async def test_help_lists_all_commands_and_explains_one(make_controller: MakeController) -> None:
+    at = make_controller()
 
     listed = await run(at, "/help")
 
@@ -178,13 +180,13 @@ async def test_help_lists_all_commands_and_explains_one(desk: MakeController) ->
     assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
 
 
-async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeController) -> None:
+async def test_reload_without_a_loader_is_refused(make_controller: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="cannot be reloaded"):
-        await run(desk(), "/reload")
+        await run(make_controller(), "/reload")
 
 
 async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
-    desk: MakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_controller: MakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
@@ -194,7 +196,7 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
         full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
-    at = desk(session=session, model=make_scripted_model("usual", answer))
+    at = make_controller(session=session, model=make_scripted_model("usual", answer))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with pytest.raises(InvalidOperation, match="nothing is unsaved"):
         await run(at, "/save-unsaved kept.jsonl")

@@ -1,4 +1,4 @@
-"""Which model a conversation goes on with."""
+"""The choice of the model of a conversation."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ UNKNOWN_STATE = State(provider="vanished", model="x")
         State(provider="", model=""),
     ],
 )
-def test_a_model_that_no_entry_names_has_no_name_and_the_usual_one_is_no_surprise(state: State) -> None:
+def test_without_a_stored_model_the_default_is_used_without_a_warning(state: State) -> None:
     models = DefaultModels()
 
     assert get_model_name(state) is None
     assert choose_model(models, None, state) == (models.default, None)
 
 
-def test_a_conversation_goes_on_with_the_model_that_it_was_held_with() -> None:
+def test_a_conversation_continues_with_its_model() -> None:
     models = DefaultModels()
 
     assert choose_model(models, None, USED_STATE) == (models.find("scripted:old"), None)
     assert choose_model(models, None, None) == (models.default, None)
 
 
-def test_a_model_that_is_gone_gives_way_to_the_usual_one_with_a_warning() -> None:
+def test_an_unavailable_model_falls_back_to_the_default_with_a_warning() -> None:
     models = DefaultModels()
 
     found, warning = choose_model(models, None, UNKNOWN_STATE)
@@ -63,7 +63,7 @@ def test_a_model_that_is_gone_gives_way_to_the_usual_one_with_a_warning() -> Non
     assert warning.endswith("; using the default model")
 
 
-def test_a_model_that_was_named_is_the_one_or_none() -> None:
+def test_a_named_model_has_no_fallback() -> None:
     models = DefaultModels()
 
     assert choose_model(models, "scripted:old", UNKNOWN_STATE) == (models.find("scripted:old"), None)

@@ -1,4 +1,4 @@
-"""Commands that move within a session, mark places, and bring branches together."""
+"""Commands that navigate, label, merge and compact."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ def list_messages(session: Session) -> list[str]:
     return [str(message.get("content")) for message in session.head.context().to_llm()]
 
 
-async def test_without_a_person_the_tree_is_drawn(desk: MakeController, session: Session) -> None:
+async def test_without_a_person_the_tree_is_drawn(make_controller: MakeController, session: Session) -> None:
     talk(session, "hello", "hi")
 
-    drawn = await run(desk(), "/tree")
+    drawn = await run(make_controller(), "/tree")
 
     assert "user: hello" in drawn
     assert "assistant: hi (main) ← active" in drawn
 
 
-async def test_the_tree_leads_to_the_entry_that_was_chosen(desk: MakeController, session: Session) -> None:
+async def test_the_tree_leads_to_the_entry_that_was_chosen(make_controller: MakeController, session: Session) -> None:
     first, answer, *_ = talk(session, "one", "1", "two", "2")
     screen = FakeHost(choice=first)
-    at = desk(ui=Person("No summary"), host=screen)
+    at = make_controller(ui=Person("No summary"), host=screen)
 
     await run(at, "/tree")
 
@@ -41,9 +41,9 @@ async def test_the_tree_leads_to_the_entry_that_was_chosen(desk: MakeController,
     assert session.head.leaf == answer
 
 
-async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: MakeController, session: Session) -> None:
+async def test_a_left_branch_can_be_summarized_with_a_focus(make_controller: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
-    at = desk("We tried two.", ui=Person("focus", "the numbers"))
+    at = make_controller("We tried two.", ui=Person("focus", "the numbers"))
 
     await run(at, f"/tree {answer}")
 
@@ -53,9 +53,11 @@ async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: Mak
     assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
 
 
-async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, session: Session) -> None:
+async def test_the_user_can_write_the_summary_of_a_left_branch(
+    make_controller: MakeController, session: Session
+) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
-    at = desk(ui=Person("myself", " Two was no good.\n"))
+    at = make_controller(ui=Person("myself", " Two was no good.\n"))
 
     assert "with a summary" in await run(at, f"/tree {answer}")
 
@@ -66,29 +68,31 @@ async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, s
 
 
 @pytest.mark.parametrize(("way", "words"), [("focus", None), ("myself", None), ("myself", " \n")])
-async def test_who_does_not_say_what_the_summary_is_to_be_stays(
-    desk: MakeController, session: Session, way: str, words: str | None
+async def test_an_empty_summary_cancels_the_move(
+    make_controller: MakeController, session: Session, way: str, words: str | None
 ) -> None:
     *_, last = talk(session, "one", "1")
 
-    await run(desk(ui=Person(way, words)), "/tree root")
+    await run(make_controller(ui=Person(way, words)), "/tree root")
 
     assert session.head.leaf == last
 
 
-async def test_who_chooses_no_way_of_leaving_stays(desk: MakeController, session: Session) -> None:
+async def test_cancelling_the_summary_dialog_cancels_the_move(
+    make_controller: MakeController, session: Session
+) -> None:
     *_, last = talk(session, "one", "1")
 
-    await run(desk(ui=Person(None)), "/tree root")
+    await run(make_controller(ui=Person(None)), "/tree root")
 
     assert session.head.leaf == last
 
 
 async def test_pop_goes_before_the_last_message_of_the_user_with_a_summary(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     *_, before, _, _ = talk(session, "one", "1", "two", "2")
-    at = desk("Two was tried.")
+    at = make_controller("Two was tried.")
 
     assert "with a summary" in await run(at, "/pop")
 
@@ -98,18 +102,18 @@ async def test_pop_goes_before_the_last_message_of_the_user_with_a_summary(
     assert at.host.editor == "two"
 
 
-async def test_pop_without_a_model_stays_and_says_why(desk: MakeController, session: Session) -> None:
+async def test_pop_without_a_model_is_refused_with_a_reason(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
 
     with pytest.raises(InvalidOperation, match="needs a model"):
-        await run(desk(model=None), "/pop")
+        await run(make_controller(model=None), "/pop")
 
     assert session.head.leaf == last
 
 
-async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> None:
+async def test_a_move_is_undone(make_controller: MakeController, session: Session) -> None:
     _, answer, _, last = talk(session, "one", "1", "two", "2")
-    at = desk()
+    at = make_controller()
     await run(at, f"/switch {answer}")
     assert session.head.leaf == answer
 
@@ -120,8 +124,10 @@ async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> N
     assert done.startswith("Undid the move of main: ")
 
 
-async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeController, session: Session) -> None:
-    at = desk("First.", "Second.")
+async def test_retry_adds_a_second_answer_to_the_same_message(
+    make_controller: MakeController, session: Session
+) -> None:
+    at = make_controller("First.", "Second.")
     await at.submit("hello")
     prompt = session.head.path()[-2]
 
@@ -133,9 +139,9 @@ async def test_retry_answers_the_same_message_beside_the_first_answer(desk: Make
     assert at.model.requests[0].messages == at.model.requests[1].messages
 
 
-async def test_after_clear_the_model_sees_nothing_and_nothing_is_lost(desk: MakeController, session: Session) -> None:
+async def test_clear_empties_the_context_and_deletes_nothing(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk("Fresh.")
+    at = make_controller("Fresh.")
 
     await run(at, "/clear")
     await at.submit("two")
@@ -144,9 +150,9 @@ async def test_after_clear_the_model_sees_nothing_and_nothing_is_lost(desk: Make
     assert "user: one" in await run(at, "/tree")
 
 
-async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeController, session: Session) -> None:
+async def test_the_agent_continues_on_a_new_branch(make_controller: MakeController, session: Session) -> None:
     _, answer = talk(session, "one", "1")
-    at = desk("On the side.")
+    at = make_controller("On the side.")
     told = record_events(at)
 
     assert "side" in await run(at, "/branch-here side")
@@ -158,9 +164,9 @@ async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeControlle
     assert any(isinstance(event, Navigated) for event in told)
 
 
-async def test_a_branch_from_a_message_of_the_user_begins_before_it(desk: MakeController, session: Session) -> None:
+async def test_a_branch_at_a_user_message_starts_before_it(make_controller: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
 
     await run(at, f"/branch-here again {first}")
 
@@ -168,8 +174,8 @@ async def test_a_branch_from_a_message_of_the_user_begins_before_it(desk: MakeCo
     assert at.host.editor == "one"
 
 
-async def test_branches_without_a_name_are_numbered(desk: MakeController, session: Session) -> None:
-    at = desk()
+async def test_branches_without_a_name_are_numbered(make_controller: MakeController, session: Session) -> None:
+    at = make_controller()
 
     await run(at, "/branch-here")
     await run(at, "/branch-here")
@@ -179,10 +185,10 @@ async def test_branches_without_a_name_are_numbered(desk: MakeController, sessio
     assert [line.split()[0] for line in listing.splitlines()[1:]] == ["main", "branch-2", "*"]
 
 
-async def test_switch_takes_a_branch_or_an_entry_or_asks(desk: MakeController, session: Session) -> None:
+async def test_switch_takes_a_branch_or_an_entry_or_asks(make_controller: MakeController, session: Session) -> None:
     _, answer = talk(session, "one", "1")
     session.create_branch("side")
-    at = desk(ui=Person("side"))
+    at = make_controller(ui=Person("side"))
 
     await run(at, "/switch main")
     assert session.head.leaf == answer
@@ -195,9 +201,9 @@ async def test_switch_takes_a_branch_or_an_entry_or_asks(desk: MakeController, s
         await run(at, "/switch nowhere")
 
 
-async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeController, session: Session) -> None:
+async def test_a_handler_that_cancels_a_move_changes_nothing(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
-    at = desk("unused")
+    at = make_controller("unused")
     at.hooks.on(BeforeNavigate, lambda event, context: {"cancel": True})
 
     for line in ("/pop", "/clear", "/retry", "/tree root", "/switch root"):
@@ -205,9 +211,9 @@ async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeControl
         assert session.head.leaf == last
 
 
-async def test_nobody_is_moved_while_the_agent_runs(desk: MakeController, session: Session) -> None:
+async def test_moves_are_refused_while_the_agent_runs(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
     refused: list[str] = []
 
     async def answer(request: object) -> str:
@@ -223,9 +229,9 @@ async def test_nobody_is_moved_while_the_agent_runs(desk: MakeController, sessio
     assert len(refused) == 8
 
 
-async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, session: Session) -> None:
+async def test_labels_are_set_listed_and_cleared(make_controller: MakeController, session: Session) -> None:
     first, last = talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
 
     await run(at, "/label here")
     await run(at, f'/label "the start" {first}')
@@ -239,12 +245,12 @@ async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, ses
     assert dict(session.tree.labels) == {}
 
 
-async def test_a_merge_brings_back_what_another_branch_did(desk: MakeController, session: Session) -> None:
+async def test_a_merge_adds_a_summary_of_the_other_branch(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side")
     talk(session, "try it", "it works")
     session.switch("main")
-    at = desk("It was tried, and works.", "Good.")
+    at = make_controller("It was tried, and works.", "Good.")
 
     await run(at, "/merge side what came of it")
     await at.submit("go on")
@@ -254,14 +260,14 @@ async def test_a_merge_brings_back_what_another_branch_did(desk: MakeController,
 
 
 async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side")
     talk(session, "try it", "it works")
     session.switch("main")
     talk(session, "two", "2")
-    at = desk()
+    at = make_controller()
 
     assert (await run(at, "/cherry-pick side~1 side")).startswith("Copied 2 entries;")
     assert session.head.path()[-2].body.message["content"] == "try it"
@@ -273,19 +279,21 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
     assert "two" in str(list_messages(session))
 
 
-async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
+async def test_one_copied_message_uses_the_singular(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side")
     session.append(user("try it"))
     session.switch("main")
 
-    assert (await run(desk(), "/cherry-pick side")).startswith("Copied 1 entry;")
+    assert (await run(make_controller(), "/cherry-pick side")).startswith("Copied 1 entry;")
 
 
-async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeController, session: Session) -> None:
+async def test_compact_accepts_a_focus_and_uncompact_undoes_it(
+    make_controller: MakeController, session: Session
+) -> None:
     talk(session, *["word " * 400] * 12)
     last = session.head.leaf
-    at = desk("A lot of words.")
+    at = make_controller("A lot of words.")
 
     assert "Compacted" in await run(at, "/compact how many")
     assert isinstance(session.head.path()[-1].body, Compaction)
@@ -297,8 +305,8 @@ async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeContro
         await run(at, "/uncompact")
 
 
-async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: MakeController) -> None:
-    at = desk()
+async def test_an_empty_conversation_cannot_be_compacted_or_answered(make_controller: MakeController) -> None:
+    at = make_controller()
 
     assert await run(at, "/compact") == "Nothing to compact."
     with pytest.raises(InvalidOperation, match="no user message"):

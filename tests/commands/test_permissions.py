@@ -1,4 +1,4 @@
-"""`/permissions`: what the agent may do, and another mode."""
+"""`/permissions`: showing the rules and changing the mode."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sessiontree.errors import InvalidOperation
 from tests.commands.conftest import MakeController
 
 
-async def test_the_mode_and_all_rules_are_shown(desk: MakeController, tmp_path: Path) -> None:
+async def test_the_mode_and_all_rules_are_shown(make_controller: MakeController, tmp_path: Path) -> None:
     (tmp_path / "permissions.toml").write_text('deny = ["bash:sudo *"]\n')
-    at = desk(permissions=Permissions(allow=["bash:git *"], ask=["edit"], home=str(tmp_path)))
+    at = make_controller(permissions=Permissions(allow=["bash:git *"], ask=["edit"], home=str(tmp_path)))
 
     shown = (await at.submit("/permissions")).text.split("\n")
 
@@ -26,9 +26,9 @@ async def test_the_mode_and_all_rules_are_shown(desk: MakeController, tmp_path: 
     ]
 
 
-async def test_the_mode_changes_and_a_project_limits_it(desk: MakeController) -> None:
+async def test_the_mode_changes_and_a_project_limits_it(make_controller: MakeController) -> None:
     permissions = Permissions()
-    at = desk(permissions=permissions)
+    at = make_controller(permissions=permissions)
 
     assert (await at.submit("/permissions allow-edits")).text == "Permission mode: allow-edits"
     assert permissions.mode == "allow-edits"
@@ -39,14 +39,14 @@ async def test_the_mode_changes_and_a_project_limits_it(desk: MakeController) ->
         await at.submit("/permissions all")
 
 
-async def test_where_no_permissions_hold_that_is_said(desk: MakeController) -> None:
+async def test_permissions_off_is_reported(make_controller: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="may use all of its tools"):
-        await desk().submit("/permissions")
+        await make_controller().submit("/permissions")
 
 
-async def test_what_was_allowed_for_a_session_is_not_allowed_in_the_next(desk: MakeController) -> None:
+async def test_grants_of_a_session_do_not_apply_to_the_next(make_controller: MakeController) -> None:
     permissions = Permissions()
-    at = desk(permissions=permissions)
+    at = make_controller(permissions=permissions)
     permissions._shared.granted.append(parse_rule("bash"))
 
     await at.submit("/new")

@@ -11,12 +11,12 @@ from tests.commands.conftest import MakeController, Person, run, talk
 
 
 async def test_new_fork_and_resume_stay_in_the_database(
-    desk: MakeController, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_controller: MakeController, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     session = st.create("auth", cwd=tmp_path)
     talk(session, "one", "1", "two", "2")
-    at = desk("An answer.", session=session, ui=Person("two"), cwd=str(tmp_path))
+    at = make_controller("An answer.", session=session, ui=Person("two"), cwd=str(tmp_path))
 
     assert session.location in await run(at, "/session")
     await run(at, "/fork")

@@ -1,4 +1,4 @@
-"""Commands as such: how a line is read, found, completed and refused."""
+"""Parsing, finding, completing and refusing command lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = (
 )
 
 
-async def _echo(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _echo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     return CommandOutcome(text="|".join(args))
 
 
@@ -38,14 +38,14 @@ def _make_command(*arguments: Argument) -> Command:
     return Command(name="echo", help="Say it again", run=_echo, arguments=arguments)
 
 
-def test_every_command_is_there_with_a_help_of_one_sentence() -> None:
+def test_every_command_has_a_help_sentence() -> None:
     commands = get_builtin_commands()
 
     assert sorted(f"/{command.name}" for command in commands) == sorted(ALL.split())
     assert all(command.help and not command.help.endswith(".") for command in commands)
 
 
-def test_a_line_that_begins_with_a_path_is_no_command() -> None:
+def test_a_line_that_starts_with_a_path_is_not_a_command() -> None:
     assert parse_line("/usr/bin is full") is None
     assert parse_line("what does /tree do") is None
     assert parse_line("/branch-here  a b ") == ("branch-here", "a b")
@@ -81,14 +81,14 @@ def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
         command.parse(" ")
 
 
-async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeController) -> None:
+async def test_an_unknown_command_suggests_similar_names(make_controller: MakeController) -> None:
     with pytest.raises(NotFound, match=r"command '/brnch' not found; similar: /branch"):
-        await run(desk(), "/brnch")
+        await run(make_controller(), "/brnch")
     with pytest.raises(NotFound, match="/help lists all commands"):
-        await run(desk(), "/zzzzz")
+        await run(make_controller(), "/zzzzz")
 
 
-def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
+def test_a_duplicate_command_name_is_refused_with_its_source() -> None:
     registry = CommandRegistry(get_builtin_commands())
 
     with pytest.raises(InvalidOperation, match="/tree already exists, from sessiontree"):
@@ -97,8 +97,8 @@ def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
         registry.add(Command(name="a b", help="", run=_echo))
 
 
-async def test_a_command_that_was_taken_off_is_gone(desk: MakeController) -> None:
-    at = desk()
+async def test_a_removed_command_is_not_found(make_controller: MakeController) -> None:
+    at = make_controller()
     off = at.commands.add(_make_command(Argument(name="WORD", repeated=True)))
     assert await run(at, "/echo a b") == "a|b"
 
@@ -108,11 +108,11 @@ async def test_a_command_that_was_taken_off_is_gone(desk: MakeController) -> Non
         await run(at, "/echo a b")
 
 
-def test_names_of_commands_and_their_arguments_are_completed(desk: MakeController, session: Session) -> None:
+def test_names_of_commands_and_their_arguments_are_completed(make_controller: MakeController, session: Session) -> None:
     (first, *_) = talk(session, "hello", "hi")
     session.label(first, "start")
     session.create_branch("cache", current=False)
-    at = desk(models=ScriptedModels(large=make_scripted_model("large")))
+    at = make_controller(models=ScriptedModels(large=make_scripted_model("large")))
 
     def choices(line: str) -> tuple[str, ...]:
         return at.commands.complete(at, line).choices
@@ -133,12 +133,12 @@ def test_names_of_commands_and_their_arguments_are_completed(desk: MakeControlle
     assert at.commands.complete(at, "/switch ca").start == len("/switch ")
 
 
-async def test_what_is_completed_is_read_as_one_argument(desk: MakeController, session: Session) -> None:
+async def test_a_completed_word_is_one_argument(make_controller: MakeController, session: Session) -> None:
     (first, *_) = talk(session, "hello", "hi")
     session.label(first, "two ways")
     session.label(session.heads.leaf or "", """both "a" and 'b' of them""")
     st.create("two nights", cwd=session.cwd).close()
-    at = desk()
+    at = make_controller()
 
     for line in ("/tree tw", '/tree "tw', '/tree "two w', "/tree 'two w"):
         assert at.commands.complete(at, line) == Completion(start=len("/tree "), choices=('"two ways"',))
@@ -152,11 +152,11 @@ async def test_what_is_completed_is_read_as_one_argument(desk: MakeController, s
     assert at.session.name == "two nights"
 
 
-def test_files_are_completed_below_the_folder_of_the_session(desk: MakeController, session: Session) -> None:
+def test_files_are_completed_below_the_folder_of_the_session(make_controller: MakeController, session: Session) -> None:
     import os
 
     os.makedirs(os.path.join(session.cwd, "old", "deep"))
-    at = desk()
+    at = make_controller()
 
     assert at.commands.complete(at, "/export o").choices == ("old/",)
     assert at.commands.complete(at, "/export old/").choices == ("old/deep/",)

@@ -1,4 +1,4 @@
-"""Commands about whole sessions, and a desk that goes over from one to another."""
+"""Commands for whole sessions, and switching between sessions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.commands.conftest import (
 from tests.store.test_files import limit_file_size
 
 
-async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeController, session: Session) -> None:
+async def test_a_fork_at_another_entry_includes_it(make_controller: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
-    at = desk("Two again.")
+    at = make_controller("Two again.")
 
     await run(at, f"/fork {answer}")
 
@@ -38,10 +38,10 @@ async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeContr
 
 @pytest.mark.parametrize("command", ["/fork", "/branch"])
 async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
-    desk: MakeController, session: Session, command: str
+    make_controller: MakeController, session: Session, command: str
 ) -> None:
     *_, last = talk(session, "one", "1", "two", "2")
-    at = desk("Two again.", ui=Person("two"))
+    at = make_controller("Two again.", ui=Person("two"))
     told = record_events(at)
 
     await run(at, command)
@@ -57,9 +57,9 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     assert st.open(session.file).head.leaf == last
 
 
-async def test_without_a_person_the_message_must_be_named(desk: MakeController, session: Session) -> None:
+async def test_without_a_person_the_message_must_be_named(make_controller: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
     with pytest.raises(InvalidOperation, match=f"name a message to fork before: {first[:8]}"):
         await run(at, "/fork")
 
@@ -68,9 +68,9 @@ async def test_without_a_person_the_message_must_be_named(desk: MakeController, 
     assert at.session.head.leaf is None
 
 
-async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeController, session: Session) -> None:
+async def test_a_clone_is_a_new_session_at_the_same_place(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
 
     await run(at, "/clone")
 
@@ -78,9 +78,9 @@ async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeController, 
     assert at.session.head.context().messages == st.open(session.file).head.context().messages
 
 
-async def test_a_new_session_takes_the_place_of_this_one(desk: MakeController, session: Session) -> None:
+async def test_a_new_session_takes_the_place_of_this_one(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at = desk("Fresh.")
+    at = make_controller("Fresh.")
     told = record_events(at)
 
     await run(at, "/new other work")
@@ -94,13 +94,13 @@ async def test_a_new_session_takes_the_place_of_this_one(desk: MakeController, s
     assert len(at.model.requests[0].messages) == 1
 
 
-async def test_another_session_is_resumed_with_its_model(desk: MakeController, session: Session) -> None:
+async def test_another_session_is_resumed_with_its_model(make_controller: MakeController, session: Session) -> None:
     other = st.create("other", cwd=session.cwd)
     other.append(st.user("what?"))
     other.append(st.assistant("that", provider="scripted", model="large"))
     other.close()
     large = make_scripted_model("large", "Still that.")
-    at = desk(models=ScriptedModels(large=large), ui=Person("other"))
+    at = make_controller(models=ScriptedModels(large=large), ui=Person("other"))
 
     await run(at, "/resume")
 
@@ -113,13 +113,13 @@ async def test_another_session_is_resumed_with_its_model(desk: MakeController, s
     assert at.session.id == session.id
 
 
-async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(
-    desk: MakeController, session: Session
+async def test_a_session_with_an_unavailable_model_uses_the_current_one(
+    make_controller: MakeController, session: Session
 ) -> None:
     other = st.create("other", cwd=session.cwd)
     other.append(st.assistant("that", provider="scripted", model="gone"))
     other.close()
-    at = desk("Here I am.")
+    at = make_controller("Here I am.")
     told = record_events(at)
 
     await run(at, "/resume other")
@@ -130,8 +130,8 @@ async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(
     assert any("scripted:gone" in getattr(event, "text", "") for event in told)
 
 
-async def test_an_unknown_session_leaves_everything(desk: MakeController, session: Session) -> None:
-    at = desk()
+async def test_an_unknown_session_changes_nothing(make_controller: MakeController, session: Session) -> None:
+    at = make_controller()
     told = record_events(at)
 
     with pytest.raises(NotFound):
@@ -141,9 +141,9 @@ async def test_an_unknown_session_leaves_everything(desk: MakeController, sessio
     assert not told
 
 
-async def test_a_handler_may_keep_the_person_here(desk: MakeController, session: Session) -> None:
+async def test_a_handler_can_cancel_a_session_switch(make_controller: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
     at.hooks.on("session_before_switch", lambda event, context: {"cancel": True})
     at.hooks.on("session_before_fork", lambda event, context: {"cancel": True})
 
@@ -152,10 +152,10 @@ async def test_a_handler_may_keep_the_person_here(desk: MakeController, session:
         assert at.session is session
 
 
-async def test_a_session_in_memory_stays_there(desk: MakeController) -> None:
+async def test_a_session_in_memory_stays_there(make_controller: MakeController) -> None:
     session = st.memory()
     first, *_ = talk(session, "one", "1")
-    at = desk(session=session)
+    at = make_controller(session=session)
 
     await run(at, f"/fork {first}")
     assert at.session.file is None
@@ -163,10 +163,10 @@ async def test_a_session_in_memory_stays_there(desk: MakeController) -> None:
     assert at.session.file is None
 
 
-async def test_the_session_tells_about_itself(desk: MakeController, session: Session) -> None:
+async def test_session_shows_information_about_the_session(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
 
-    told = await run(desk(), "/session")
+    told = await run(make_controller(), "/session")
 
     assert session.id in told
     assert str(session.file) in told
@@ -174,17 +174,17 @@ async def test_the_session_tells_about_itself(desk: MakeController, session: Ses
     assert "scripted:usual, thinking off" in told
     assert "tokens unknown, cost unknown" in told
     session.append(st.assistant("2", usage={"input": 900, "output": 100, "cost": 0.01}))
-    assert "1k tokens, $0.0100" in await run(desk(), "/session")
+    assert "1k tokens, $0.0100" in await run(make_controller(), "/session")
 
 
-async def test_one_message_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
+async def test_one_message_uses_the_singular(make_controller: MakeController, session: Session) -> None:
     session.append(st.user("one"))
 
-    assert "1 message, 0 tool calls" in await run(desk(), "/session")
+    assert "1 message, 0 tool calls" in await run(make_controller(), "/session")
 
 
-async def test_a_name_is_given_shown_and_taken_away(desk: MakeController, session: Session) -> None:
-    at = desk()
+async def test_a_session_name_is_set_shown_and_cleared(make_controller: MakeController, session: Session) -> None:
+    at = make_controller()
 
     assert await run(at, "/name make it fast") == "make it fast"
     assert await run(at, "/name") == "make it fast"
@@ -192,17 +192,19 @@ async def test_a_name_is_given_shown_and_taken_away(desk: MakeController, sessio
     assert session.name is None
 
 
-async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeController, session: Session) -> None:
+async def test_search_covers_the_sessions_of_this_folder(make_controller: MakeController, session: Session) -> None:
     _, answer = talk(session, "where is the needle?", "in the haystack")
-    at = desk()
+    at = make_controller()
 
     assert answer[:8] in await run(at, "/search haystack")
     assert await run(at, "/search elephant") == 'No matches for "elephant".'
 
 
-async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: MakeController, session: Session) -> None:
+async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(
+    make_controller: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
     target = Path(session.cwd) / "copy.jsonl"
 
     await run(at, "/export copy.jsonl")
@@ -216,10 +218,10 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
         await run(at, "/export copy.pdf")
 
 
-async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeController, session: Session) -> None:
+async def test_a_copy_of_a_large_session_is_never_in_memory(make_controller: MakeController, session: Session) -> None:
     for _ in range(80):
         session.append(st.user("word " * 20_000))
-    at = desk()
+    at = make_controller()
     target = Path(session.cwd) / "copy.jsonl"
     tracemalloc.start()
     try:
@@ -231,11 +233,11 @@ async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeController
     assert peak < target.stat().st_size / 2
 
 
-async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tried_again(
-    desk: MakeController, session: Session
+async def test_a_failed_export_leaves_no_file_and_can_be_retried(
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
-    at = desk()
+    at = make_controller()
 
     with limit_file_size(100), pytest.raises(StoreError, match="too large"):
         await run(at, "/export copy.jsonl")
@@ -244,9 +246,11 @@ async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tr
     await run(at, "/export copy.jsonl")
 
 
-async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: MakeController, session: Session) -> None:
+async def test_a_session_whose_file_was_deleted_can_still_be_exported(
+    make_controller: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
-    at, lines = desk(), session.read_lines()
+    at, lines = make_controller(), session.read_lines()
     assert session.file is not None
     session.file.unlink()
 
@@ -256,12 +260,12 @@ async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: Make
 
 
 @pytest.mark.parametrize(("name", "begins"), [("talk.html", "<!doctype html>"), ("talk.md", "# "), ("talk.txt", "")])
-async def test_an_export_has_the_form_that_its_name_says(
-    desk: MakeController, session: Session, name: str, begins: str
+async def test_the_file_name_chooses_the_export_format(
+    make_controller: MakeController, session: Session, name: str, begins: str
 ) -> None:
     talk(session, "where is the needle?", "in the haystack")
 
-    await run(desk(), f"/export {name}")
+    await run(make_controller(), f"/export {name}")
 
     text = (Path(session.cwd) / name).read_text()
     assert text.startswith(begins)
@@ -269,10 +273,10 @@ async def test_an_export_has_the_form_that_its_name_says(
 
 
 async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "where is the needle?", "in the haystack")
-    at, folder = desk(), Path(session.cwd)
+    at, folder = make_controller(), Path(session.cwd)
 
     first, second = [(await run(at, "/export")).split(" to ")[1] for _ in range(2)]
 
@@ -282,25 +286,27 @@ async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
     assert Path(first).read_bytes() == Path(second).read_bytes()
 
 
-async def test_an_export_without_a_file_is_text_where_no_page_can_be_made(
-    desk: MakeController, session: Session, monkeypatch: pytest.MonkeyPatch
+async def test_without_the_html_extra_an_export_is_markdown(
+    make_controller: MakeController, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk(session, "one", "1")
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
-    await run(desk(), "/export")
+    await run(make_controller(), "/export")
 
     assert [path.suffix for path in Path(session.cwd).iterdir()] == [".md"]
 
 
 @pytest.mark.parametrize("given", ["cache", "", "part.md", "HEAD", "cache part.txt"])
-async def test_an_exported_branch_has_its_whole_path(desk: MakeController, session: Session, given: str) -> None:
+async def test_an_exported_branch_has_its_whole_path(
+    make_controller: MakeController, session: Session, given: str
+) -> None:
     talk(session, "first of all", "1")
     session.create_branch("cache")
     talk(session, "on the branch", "2")
     session.branch("main").append(st.user("on the other one"))
 
-    told = await run(desk(), f"/export-branch {given}")
+    told = await run(make_controller(), f"/export-branch {given}")
 
     (written,) = Path(session.cwd).iterdir()
     text = written.read_text()
@@ -311,33 +317,35 @@ async def test_an_exported_branch_has_its_whole_path(desk: MakeController, sessi
 
 
 async def test_an_exported_branch_without_a_file_is_named_after_the_branch(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("a/b c", current=False)
 
     for _ in range(2):
-        await run(desk(), '/export-branch "a/b c"')
+        await run(make_controller(), '/export-branch "a/b c"')
 
     stem = build_file_name(session.id, "html").removesuffix(".html")
     assert {path.name for path in Path(session.cwd).iterdir()} == {f"{stem}-a-b-c.html", f"{stem}-a-b-c-2.html"}
 
 
 async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(
-    desk: MakeController, session: Session
+    make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("notes.md", current=False)
 
-    await run(desk(), "/export-branch notes.md")
+    await run(make_controller(), "/export-branch notes.md")
 
     assert not (Path(session.cwd) / "notes.md").exists()
 
 
-async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeController, session: Session) -> None:
+async def test_an_exported_subtree_is_a_session_with_that_root(
+    make_controller: MakeController, session: Session
+) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
 
-    await run(desk(), f"/export-branch {answer} part.jsonl")
+    await run(make_controller(), f"/export-branch {answer} part.jsonl")
 
     part = st.open(Path(session.cwd) / "part.jsonl")
     below = [entry.id for entry in session.head.path()]
@@ -345,23 +353,21 @@ async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: Ma
     assert not part.problems
 
 
-async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_one_is_on(
-    desk: MakeController, session: Session
-) -> None:
+async def test_an_export_off_head_has_the_controllers_branch(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("aside", current=False)
     session.append(st.user("on main"))
     session.branch("aside").append(st.user("on aside"))
 
-    await run(desk(branch=session.branch("aside")), "/export-branch HEAD part.md")
+    await run(make_controller(branch=session.branch("aside")), "/export-branch HEAD part.md")
 
     text = (Path(session.cwd) / "part.md").read_text()
     assert "on aside" in text
     assert "on main" not in text
 
 
-async def test_quitting_tells_the_front_end(desk: MakeController) -> None:
-    at = desk()
+async def test_quit_calls_the_front_end(make_controller: MakeController) -> None:
+    at = make_controller()
 
     await run(at, "/quit")
 

@@ -1,4 +1,4 @@
-"""What tests of exports share: a real browser, and sessions to look at."""
+"""Fixtures for tests of exports: a real browser."""
 
 from __future__ import annotations
 

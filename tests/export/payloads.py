@@ -1,4 +1,4 @@
-"""What somebody might write into a session to make a page do something."""
+"""Texts that try to run code or send requests from an exported page."""
 
 RUN = "window.owned=1"
 ASK = "http://127.0.0.1:9"

@@ -1,4 +1,4 @@
-"""Sessions that tests of exports look at."""
+"""Sessions for tests of exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: everything that a reader can do with it, at a desk and on a phone."""
+"""The exported page in a real browser, on a desktop and on a phone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def find_row(visited: Any, words: str) -> Any:
     return visited.locator(".row", has_text=words).first
 
 
-def test_opening_shows_the_active_path_and_where_it_ends(visit: Open) -> None:
+def test_the_page_opens_with_the_active_path_and_its_leaf(visit: Open) -> None:
     visited = visit(render_story())
 
     assert list_titles(visited)[:3] == ["Model", "Thinking level", "User"]
@@ -53,7 +53,7 @@ def test_opening_shows_the_active_path_and_where_it_ends(visit: Open) -> None:
     assert visited.locator("#reset").is_hidden()
 
 
-def test_a_path_of_one_entry_is_told_in_the_singular(visit: Open) -> None:
+def test_a_path_of_one_entry_uses_the_singular(visit: Open) -> None:
     session = st.memory()
     session.append(st.user("alone"))
     visited = visit(export(session.read_lines()).content)
@@ -155,7 +155,7 @@ def test_an_empty_session_opens(visit: Open) -> None:
     visited.keyboard.press("Escape")
 
 
-def test_what_is_unfolded_stays_unfolded_on_other_paths(visit: Open) -> None:
+def test_unfolded_parts_stay_unfolded_on_other_paths(visit: Open) -> None:
     visited = visit(render_story())
 
     visited.keyboard.press("o")
@@ -164,7 +164,7 @@ def test_what_is_unfolded_stays_unfolded_on_other_paths(visit: Open) -> None:
     assert visited.locator("details.fold[open]").count() == 1
 
 
-def test_the_models_view_has_the_compaction_first_and_leaves_out_what_is_not_sent(visit: Open) -> None:
+def test_the_models_view_starts_with_the_compaction_and_hides_unsent_entries(visit: Open) -> None:
     visited = visit(render_story())
 
     visited.get_by_role("button", name="Model’s view").click()
@@ -176,7 +176,7 @@ def test_the_models_view_has_the_compaction_first_and_leaves_out_what_is_not_sen
     assert "I will read it first." in visited.locator("#path").text_content()
 
 
-def test_search_looks_into_all_branches_and_folded_outputs(visit: Open) -> None:
+def test_search_covers_all_branches_and_folded_outputs(visit: Open) -> None:
     visited = visit(render_story())
 
     def search(words: str) -> list[str]:
@@ -249,11 +249,11 @@ def test_links_lead_to_a_leaf_and_to_an_entry(visit: Open) -> None:
     assert "Two ways" in elsewhere.locator("article.target").text_content()
 
 
-def test_a_link_to_nothing_shows_the_session_as_it_is(visit: Open) -> None:
+def test_an_invalid_link_shows_the_active_path(visit: Open) -> None:
     assert "25 ms instead" in visit(render_story(), fragment="#leaf=gone&entry=<x>").locator("#path").text_content()
 
 
-def test_going_back_leads_to_what_was_shown_before(visit: Open) -> None:
+def test_browser_back_restores_the_previous_view(visit: Open) -> None:
     visited = visit(render_story())
 
     find_row(visited, "A second run").click()
@@ -262,7 +262,7 @@ def test_going_back_leads_to_what_was_shown_before(visit: Open) -> None:
     visited.wait_for_function("document.querySelector('#path').textContent.includes('Take the dict.')")
 
 
-def test_what_is_copied_is_what_is_shown(visit: Open) -> None:
+def test_the_copied_text_is_the_shown_text(visit: Open) -> None:
     visited = visit(render_story(), permissions=["clipboard-read", "clipboard-write"])
 
     code = visited.locator(".prose pre").first
@@ -308,7 +308,7 @@ def test_thinking_and_outputs_unfold_together(visit: Open) -> None:
     assert visited.get_by_text("line 57").is_visible()
 
 
-def test_the_tree_can_be_made_wider_and_put_away(visit: Open) -> None:
+def test_the_tree_can_be_resized_and_hidden(visit: Open) -> None:
     visited = visit(render_story())
     width = visited.locator("#sidebar").bounding_box()["width"]
 
@@ -338,7 +338,7 @@ def test_on_a_phone_the_tree_is_not_in_the_way_before_the_script_is_at_work(visi
     assert not visited.locator("#sidebar").is_visible()
 
 
-def test_on_a_phone_the_tree_waits_until_it_is_asked_for(visit: Open) -> None:
+def test_on_a_phone_the_tree_is_hidden_at_first(visit: Open) -> None:
     visited = visit(render_story(), **PHONE)
 
     assert visited.locator("#sidebar").is_hidden()
@@ -349,7 +349,7 @@ def test_on_a_phone_the_tree_waits_until_it_is_asked_for(visit: Open) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
-def test_nothing_is_wider_than_the_window(visit: Open, options: dict[str, Any]) -> None:
+def test_no_element_is_wider_than_the_window(visit: Open, options: dict[str, Any]) -> None:
     visited = visit(render_story(), **options)
 
     assert visited.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -357,9 +357,7 @@ def test_nothing_is_wider_than_the_window(visit: Open, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
-def test_where_a_tree_is_wide_connectors_go_out_of_sight_and_never_the_words(
-    visit: Open, options: dict[str, Any]
-) -> None:
+def test_in_a_wide_tree_connectors_scroll_out_and_text_stays_visible(visit: Open, options: dict[str, Any]) -> None:
     session = st.memory()
     session.append(st.user("start"))
     for number in range(25):
@@ -431,7 +429,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_them_in_reading_order
     assert named == []
 
 
-def test_the_tree_tells_assistive_technology_where_one_is(visit: Open) -> None:
+def test_the_tree_announces_the_position_to_screen_readers(visit: Open) -> None:
     visited = visit(render_story())
 
     at = visited.locator("#tree").get_attribute("aria-activedescendant")

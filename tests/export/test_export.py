@@ -1,4 +1,4 @@
-"""Exports: what their files are called."""
+"""File names of exports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_file_is_called_after_the_session_and_ends_as_its_form(form: str) -> N
 
 
 @pytest.mark.parametrize("id", ["", "../..", '"; rm', "\x1b[2J\n", "é" * 20])
-def test_nothing_of_an_id_that_means_something_elsewhere_is_in_the_name(id: str) -> None:
+def test_file_names_contain_only_safe_characters_of_the_id(id: str) -> None:
     name = build_file_name(id, "html").removeprefix("session-").removesuffix(".html")
 
     assert name.isascii()
@@ -25,7 +25,7 @@ def test_nothing_of_an_id_that_means_something_elsewhere_is_in_the_name(id: str)
 
 
 @pytest.mark.parametrize(("home", "taken_out"), [("/srv/ada", ["/srv/ada"]), ("/", []), ("relative", [])])
-def test_the_users_home_is_taken_out_unless_it_is_the_root(
+def test_the_home_folder_is_redacted_unless_it_is_the_root(
     monkeypatch: pytest.MonkeyPatch, home: str, taken_out: list[str]
 ) -> None:
     monkeypatch.setenv("HOME", home)

@@ -1,4 +1,4 @@
-"""Nothing that a session contains runs on the page, and nothing is asked of anybody."""
+"""No content of a session runs code or sends requests from the exported page."""
 
 from __future__ import annotations
 
@@ -110,14 +110,14 @@ def check(visit: Open, html: str, policy: bool) -> None:
 
 @pytest.mark.parametrize("policy", [True, False], ids=["with-policy", "without-policy"])
 @pytest.mark.parametrize("half", [0, 1])
-def test_nothing_runs_and_nothing_is_requested(visit: Open, half: int, policy: bool) -> None:
+def test_no_payload_runs_or_sends_requests(visit: Open, half: int, policy: bool) -> None:
     check(visit, hostile_page(half), policy)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("policy", [True, False], ids=["with-policy", "without-policy"])
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
-def test_nothing_of_a_single_payload_runs_or_is_requested(visit: Open, payload: str, policy: bool) -> None:
+def test_no_single_payload_runs_or_sends_requests(visit: Open, payload: str, policy: bool) -> None:
     check(visit, "".join(render_html(read_snapshot(make_hostile_lines([payload])))), policy)
 
 

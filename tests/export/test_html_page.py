@@ -1,4 +1,4 @@
-"""The page as a text: what it is made of, what it embeds, what it says without a script."""
+"""The HTML of the exported page: its structure, its data, and its content without a script."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def render_story() -> str:
     return "".join(render_html(read_snapshot(make_story().read_lines())))
 
 
-def test_the_policy_lets_only_our_script_and_style_in_and_nothing_out() -> None:
+def test_the_policy_allows_only_our_script_and_style() -> None:
     text = render_story()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
     assert policy is not None
@@ -116,7 +116,7 @@ def test_markdown_is_rendered_and_code_highlighted() -> None:
         ),
     ],
 )
-def test_what_could_act_is_text_or_a_plain_link(text: str, made: str) -> None:
+def test_active_content_becomes_text_or_a_plain_link(text: str, made: str) -> None:
     assert markdown_to_html(text) == f"<p>{made}</p>\n"
 
 
@@ -125,7 +125,7 @@ def test_code_without_a_known_language_or_too_long_is_shown_plain() -> None:
     assert "<span" not in highlight_code("def f(): pass\n" * MAX_CODE_LENGTH, "python")
 
 
-def test_a_picture_is_known_by_its_bytes_and_never_by_what_it_says_of_itself() -> None:
+def test_the_type_of_an_image_comes_from_its_bytes() -> None:
     assert read_picture({"data": make_picture(), "mimeType": "text/html"}).kind == "image/png"
     for data in ("", "%%%", base64.b64encode(b"<svg onload=x>").decode(), base64.b64encode(b"GIF89a").decode()):
         assert read_picture({"data": data, "mimeType": "image/png"}).kind == ""

@@ -1,4 +1,4 @@
-"""Redaction: planted secrets are gone from every field, and the session still reads."""
+"""Planted secrets are redacted in every field, and the session stays readable."""
 
 import json
 import subprocess
@@ -280,7 +280,7 @@ def is_gone(text: str, shape: str) -> bool:
 
 
 @pytest.mark.parametrize(("what", "shape"), [(what, shape) for what, shapes in SHAPES.items() for shape in shapes])
-def test_each_shape_of_secret_is_taken_out_and_counted_by_what_it_is(what: str, shape: str) -> None:
+def test_every_shape_of_a_secret_is_redacted_and_counted_by_kind(what: str, shape: str) -> None:
     redactor = Redactor()
 
     assert is_gone(redactor.redact_text(f"before {shape} after"), shape)
@@ -289,7 +289,7 @@ def test_each_shape_of_secret_is_taken_out_and_counted_by_what_it_is(what: str, 
 
 
 @pytest.mark.parametrize("text", [*PROSE, *CODE])
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_without_secrets_is_unchanged(text: str) -> None:
     assert Redactor().redact_text(text) == text
 
 
@@ -297,7 +297,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     "text",
     [pytest.param(text, id=f"{kind} {at}") for kind, texts in MORE_SHAPES.items() for at, text in enumerate(texts)],
 )
-def test_each_kind_of_secret_that_others_know_is_taken_out(text: str) -> None:
+def test_known_kinds_of_secrets_are_redacted(text: str) -> None:
     redactor = Redactor()
 
     clean = redactor.redact_text(f"Look:\n{text}\nThat is it.")
@@ -309,11 +309,11 @@ def test_each_kind_of_secret_that_others_know_is_taken_out(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_SECRETS)
-def test_what_only_looks_like_one_of_these_stays(text: str) -> None:
+def test_text_that_resembles_a_secret_is_unchanged(text: str) -> None:
     assert Redactor().redact_text(text) == text
 
 
-def test_values_of_a_manifest_that_is_an_object_are_taken_out() -> None:
+def test_values_of_a_json_manifest_are_redacted() -> None:
     manifest = {"kind": "Secret", "data": {"word": "SHVudGVyMg==", "more": {"a": "YWRh"}}}
     line = write_object({"type": "custom", "id": "aaaaaaaa", "customType": "it", "data": manifest})
 
@@ -343,7 +343,7 @@ def test_a_secret_is_found_however_it_is_written(text: str) -> None:
         ("const password: string = '¤'", "const password: string = '[redacted named secret]'"),
     ],
 )
-def test_all_of_a_secret_goes_and_what_stands_around_it_stays(text: str, redacted: str) -> None:
+def test_a_whole_secret_is_redacted_and_its_surroundings_stay(text: str, redacted: str) -> None:
     assert Redactor().redact_text(text.replace("¤", MADE_UP)) == redacted
 
 
@@ -357,7 +357,7 @@ def test_all_of_a_secret_goes_and_what_stands_around_it_stays(text: str, redacte
         *({"password": 9182736450}, {"secret": "letmein"}, {"cookies": {"Cookie": "letmein"}}),
     ],
 )
-def test_everything_below_a_field_that_is_called_a_secret_is_taken_out(data: Any) -> None:
+def test_everything_below_a_secret_field_is_redacted(data: Any) -> None:
     line = json.dumps({"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": data}).encode()
 
     (redacted,) = Redactor().redact_lines([line])
@@ -398,7 +398,7 @@ def test_a_secret_in_any_field_of_any_entry_is_in_no_form_of_the_export(form: st
     assert exported.report.counts["token"] > 100
 
 
-def test_where_redaction_leaves_no_line_none_is_exported() -> None:
+def test_an_empty_redaction_exports_nothing() -> None:
     class Strict(Redactor):
         def redact_lines(self, lines: Iterable[bytes]) -> list[bytes]:
             return []
@@ -407,7 +407,7 @@ def test_where_redaction_leaves_no_line_none_is_exported() -> None:
 
 
 @pytest.mark.parametrize("shape", [shape for shapes in SHAPES.values() for shape in shapes])
-def test_every_shape_is_gone_from_every_field(shape: str) -> None:
+def test_every_shape_is_redacted_in_every_field(shape: str) -> None:
     lines = make_hostile_lines([shape])
 
     text = export(lines, "jsonl", redactor=Redactor()).content.decode()
@@ -502,7 +502,7 @@ for text in json.load(sys.stdin):
 """
 
 
-def test_a_text_made_to_be_slow_takes_time_that_grows_with_its_length_alone() -> None:
+def test_redaction_of_adversarial_texts_takes_linear_time() -> None:
     """Time that grows with the square of the length would be many minutes of the processor here."""
     texts = [piece * (80_000 // len(piece)) for piece in REPEATED]
     texts += [start + piece * (400_000 // len(piece)) for start, piece in BEGUN.items()]
@@ -553,7 +553,7 @@ def test_branches_that_are_called_like_a_secret_keep_their_heads() -> None:
     assert read_snapshot(Redactor().redact_lines(session.read_lines())).heads.heads == session.heads.heads
 
 
-def test_redacted_jsonl_says_so_and_cannot_be_gone_on_with(tmp_path: Any) -> None:
+def test_redacted_jsonl_is_marked_and_read_only(tmp_path: Any) -> None:
     file = tmp_path / "redacted.jsonl"
     file.write_bytes(export(make_story().read_lines(), "jsonl", redactor=Redactor()).content)
 
@@ -567,7 +567,7 @@ def test_redacted_jsonl_says_so_and_cannot_be_gone_on_with(tmp_path: Any) -> Non
         st.fork(session)
 
 
-def test_a_part_of_a_redacted_session_says_so_too() -> None:
+def test_a_subset_of_a_redacted_session_is_marked_as_redacted() -> None:
     redacted = export(make_story().read_lines(), "jsonl", redactor=Redactor()).content.split(b"\n")[:-1]
 
     part = export(redacted, "jsonl", branch="cache").content.split(b"\n")[0]
@@ -575,7 +575,7 @@ def test_a_part_of_a_redacted_session_says_so_too() -> None:
     assert read_object(part)["redacted"] is True
 
 
-def test_patterns_of_the_user_are_taken_out_and_words_of_the_format_stay() -> None:
+def test_user_patterns_are_redacted_and_format_words_stay() -> None:
     redactor = Redactor([r"(?i)dict", "message"])
 
     whole = read_snapshot(export(make_story().read_lines(), "jsonl", redactor=redactor).content.split(b"\n")[:-1])
@@ -585,7 +585,7 @@ def test_patterns_of_the_user_are_taken_out_and_words_of_the_format_stay() -> No
     assert redactor.report.counts["pattern 1"] > 2
 
 
-def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
+def test_an_invalid_regular_expression_is_refused() -> None:
     with pytest.raises(InvalidOperation, match="not a regular expression"):
         Redactor(["("])
 
@@ -604,7 +604,7 @@ def test_a_line_that_cannot_be_read_is_left_out_and_counted() -> None:
     assert exported.report.skipped_lines == 1
 
 
-def test_a_secret_hidden_behind_a_second_key_of_the_same_name_is_gone() -> None:
+def test_a_secret_behind_a_duplicate_key_is_redacted() -> None:
     raw = b'{"type":"custom","id":"x","parentId":null,"customType":"y","data":"' + SECRET.encode() + b'","data":"fine"}'
 
     assert SECRET.encode() not in export([make_story().read_lines()[0], raw], "jsonl", redactor=Redactor()).content

@@ -1,4 +1,4 @@
-"""Text that needs no Markdown is shown as Markdown would show it."""
+"""Plain text takes a fast path with the same result as Markdown."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_a_plain_line_is_shown_as_markdown_shows_it(text: str) -> None:
         "it's",
     ],
 )
-def test_a_line_that_looks_nearly_plain_is_shown_as_markdown_shows_it(text: str) -> None:
+def test_an_almost_plain_line_is_rendered_as_markdown(text: str) -> None:
     assert markdown_to_html(text) == convert_markdown(text)

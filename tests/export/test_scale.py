@@ -1,4 +1,4 @@
-"""What an export takes grows with the session, not with its square, whatever shape the session has."""
+"""The time and memory of an export are linear in the size of the session, whatever its shape."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
     assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
 
 
-def test_pages_and_texts_are_made_piece_by_piece() -> None:
+def test_pages_and_texts_are_rendered_in_pieces() -> None:
     lines = lines_of("wide", 2000)
 
     for form in FORMATS:

@@ -1,4 +1,4 @@
-"""What is exported is at the place where the session is."""
+"""A snapshot has the same heads as the session."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ def session_of(lines: list[bytes]) -> Session:
 
 
 @given(marred_sessions())
-def test_heads_are_where_they_are_in_the_session(data: bytes) -> None:
+def test_a_snapshot_has_the_heads_of_the_session(data: bytes) -> None:
     lines = data.split(b"\n")[:-1]
     try:
         session = session_of(lines)
@@ -35,7 +35,7 @@ def test_heads_are_where_they_are_in_the_session(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "jsonl", "md", "text"])
-def test_a_last_line_that_is_no_json_is_no_leaf(form: str) -> None:
+def test_an_invalid_last_line_is_not_a_leaf(form: str) -> None:
     lines = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw, BROKEN)
     session = session_of(lines.split(b"\n")[:-1])
     assert session.head.leaf == "b"

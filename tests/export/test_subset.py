@@ -1,4 +1,4 @@
-"""One path, or one subtree, as a session of its own."""
+"""Exporting one path or one subtree as a session of its own."""
 
 from hypothesis import given
 
@@ -44,7 +44,7 @@ def test_a_subtree_is_a_session_whose_root_is_the_entry() -> None:
     assert not below.problems
 
 
-def test_lines_of_a_part_keep_their_bytes_but_for_what_must_change() -> None:
+def test_lines_of_a_subset_keep_their_bytes_except_changed_values() -> None:
     session = make_story()
     raws = {entry.id: entry.raw for entry in session.tree}
 
@@ -84,7 +84,7 @@ def test_branches_that_are_hidden_are_hidden_in_a_part_too() -> None:
     assert export_part(session, subtree="two ways").heads.archived == {"cache"}
 
 
-def test_a_part_has_an_id_of_its_own_and_says_where_it_was_taken() -> None:
+def test_a_subset_has_a_new_id_and_records_its_origin() -> None:
     session = make_story()
 
     header = read_object(export_part(session, subtree="two ways").header_line)
@@ -94,7 +94,7 @@ def test_a_part_has_an_id_of_its_own_and_says_where_it_was_taken() -> None:
     assert "parentSession" not in header
 
 
-def test_exporting_the_same_part_twice_gives_the_same_file() -> None:
+def test_exporting_the_same_subset_twice_gives_the_same_file() -> None:
     session = make_story()
 
     assert export(session.read_lines(), "jsonl", subtree="two ways") == export(

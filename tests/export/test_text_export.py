@@ -1,4 +1,4 @@
-"""Markdown, plain text and JSON, compared with how they looked when somebody looked."""
+"""Markdown, plain text and JSON exports, compared with reviewed files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_story_reads_as_it_did(form: str, name: str) -> None:
 
 
 @given(sessions())
-def test_every_entry_that_is_told_stands_in_one_run(data: bytes) -> None:
+def test_every_shown_entry_is_in_one_section(data: bytes) -> None:
     whole = read_snapshot(data.split(b"\n")[:-1])
 
     told = [entry.id for run in split_into_sections(whole) for entry in run.entries if not entry.is_annotation]
@@ -44,14 +44,14 @@ def test_every_entry_that_is_told_stands_in_one_run(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["md", "text"])
-def test_one_entry_is_told_in_the_singular(form: str) -> None:
+def test_one_entry_uses_the_singular(form: str) -> None:
     session = st.memory()
     session.append(st.user("alone"))
 
     assert "1 entry" in export(session.read_lines(), form).content.decode()
 
 
-def test_a_label_is_no_branch() -> None:
+def test_a_label_is_not_a_branch() -> None:
     session = st.memory("labeled")
     first = session.append(st.user("first"))
     session.label(first, "here")
@@ -79,7 +79,7 @@ def test_branches_of_which_the_tree_shows_no_entry_are_exported_as_markdown() ->
     assert "Branch" in content
 
 
-def test_what_is_said_cannot_change_the_shape_of_the_markdown() -> None:
+def test_messages_cannot_change_the_structure_of_the_markdown() -> None:
     session = st.memory("a * b # c")
     session.append(st.user("# heading\n\n```\nnever closed"))
     session.append(st.assistant("after"))
@@ -91,7 +91,7 @@ def test_what_is_said_cannot_change_the_shape_of_the_markdown() -> None:
     assert made.count("```") == 2
 
 
-def test_json_has_every_entry_with_where_it_hangs_and_the_figures_of_each_branch() -> None:
+def test_json_has_every_entry_with_its_parent_and_branch_statistics() -> None:
     session = make_story()
 
     made = json.loads(export(session.read_lines(), "json").content)
@@ -131,20 +131,20 @@ def test_characters_that_act_unseen_are_signs_when_markdown_spells_them_out_too(
     assert "pay ⟨U+" in html
 
 
-def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:
+def test_invalid_exports_are_refused_with_a_reason() -> None:
     lines = make_story().read_lines()
 
     with pytest.raises(InvalidOperation, match="no format 'pdf'"):
         export(lines, "pdf")
     with pytest.raises(InvalidOperation, match="not both"):
         export(lines, branch="main", subtree="main")
-    with pytest.raises(InvalidOperation, match="not an entry"):
+    with pytest.raises(InvalidOperation, match="root is not an entry"):
         export(lines, subtree="root")
     with pytest.raises(NotFound):
         export(lines, branch="nowhere")
 
 
-def test_output_of_a_command_that_is_cut_is_told_with_where_more_of_it_is_if_that_is_known() -> None:
+def test_truncated_output_names_the_full_output_file() -> None:
     session = st.memory("cut")
     session.append(build_bash_execution("seq 9", "9", exit_code=0, truncated=True, full_output="/tmp/all"))
     session.append(build_bash_execution("seq 8", "8", exit_code=0, truncated=True))

@@ -1,4 +1,4 @@
-"""What tests of extensions share: a project, a home, and a desk whose extensions are loaded."""
+"""Fixtures for tests of extensions: a project, a home folder, and a controller with loaded extensions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Load = Callable[..., Awaitable["LoadedProject"]]
 
 
 class LoadedProject:
-    """A desk with its extensions, and what was told while they were loaded and since."""
+    """A controller with its extensions, and what was told while they were loaded and since."""
 
-    def __init__(self, desk: SessionController, extensions: ExtensionLoader) -> None:
-        self.desk = desk
+    def __init__(self, controller: SessionController, extensions: ExtensionLoader) -> None:
+        self.controller = controller
         self.extensions = extensions
-        self.events = record_events(desk)
+        self.events = record_events(controller)
 
     @property
     def names(self) -> list[str]:
@@ -52,7 +52,7 @@ def user(home: Path) -> Path:
 
 @pytest.fixture
 def load(project: Path) -> Load:
-    """A desk with these answers to come, and what there is loaded."""
+    """A controller with these answers to come, and what there is loaded."""
 
     async def load_project(*answers: Any, files: tuple[str | Path, ...] = (), **options: Any) -> LoadedProject:
         options.setdefault("model", make_scripted_model("usual", *answers))
@@ -60,8 +60,8 @@ def load(project: Path) -> Load:
         session = options.pop("session", None) or st.create(cwd=project)
         options.setdefault("cwd", session.cwd)
         options["system"] = "Be brief."
-        desk = SessionController(session, options=take_agent_options(options), **options)
-        made = LoadedProject(desk, ExtensionLoader(desk, [str(file) for file in files]))
+        controller = SessionController(session, options=take_agent_options(options), **options)
+        made = LoadedProject(controller, ExtensionLoader(controller, [str(file) for file in files]))
         await made.extensions.load()
         return made
 

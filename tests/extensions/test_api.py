@@ -1,4 +1,4 @@
-"""The API: what an extension can do, each thing once."""
+"""Every function of the extension API."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Extensi
     assert seen == ["type", "name", api.session.id]
 
 
-async def test_a_command_returns_a_prompt_or_nothing(api: ExtensionApi) -> None:
+async def test_a_command_returns_a_prompt_or_none(api: ExtensionApi) -> None:
     get_controller(api).model.add("Very well.")
 
-    @api.register_command("ask", usage="WHAT", complete=lambda desk, begun: ["what", "why"])
+    @api.register_command("ask", usage="WHAT", complete=lambda controller, begun: ["what", "why"])
     async def ask(args, ctx):
         """Ask for something.
 
@@ -79,7 +79,7 @@ async def test_a_command_returns_a_prompt_or_nothing(api: ExtensionApi) -> None:
     assert get_controller(api).commands.complete(get_controller(api), "/ask wh").choices == ("what", "why")
 
 
-async def test_a_command_that_fails_says_whose_it_is(api: ExtensionApi) -> None:
+async def test_a_failing_command_names_its_extension(api: ExtensionApi) -> None:
     api.register_command("crash", lambda args, ctx: 1 / 0)
     api.register_command("stop", lambda args, ctx: next(iter(())))
     api.register_command("junk", lambda args, ctx: 42)
@@ -99,45 +99,43 @@ async def test_a_command_that_fails_says_whose_it_is(api: ExtensionApi) -> None:
 
 
 @pytest.mark.parametrize("given", [[None, 5], 7, None, ["a", sys]])
-async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_once(
-    api: ExtensionApi, given: Any
-) -> None:
-    desk = get_controller(api)
-    events = record_events(desk)
-    api.register_command("odd", lambda args, ctx: None, complete=lambda desk, begun: given)
+async def test_an_invalid_completer_returns_nothing_and_is_reported_once(api: ExtensionApi, given: Any) -> None:
+    controller = get_controller(api)
+    events = record_events(controller)
+    api.register_command("odd", lambda args, ctx: None, complete=lambda controller, begun: given)
 
-    offered = [desk.commands.complete(desk, line).choices for line in ("/odd a", "/odd ab")]
+    offered = [controller.commands.complete(controller, line).choices for line in ("/odd a", "/odd ab")]
 
     assert offered == [(), ()]
     (notice,) = [event.text for event in events if isinstance(event, Notice)]
     assert notice.startswith("extension mine: the completion of /odd failed with TypeError: ")
 
 
-async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> None:
+async def test_a_tool_can_replace_a_built_in_tool(tmp_path: Path) -> None:
     from sessiontree.agent.tools import builtin_tools
 
-    desk = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
-    api = ExtensionApi("mine", desk, UiRegistry())
+    controller = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
+    api = ExtensionApi("mine", controller, UiRegistry())
 
     @api.register_tool
     def read(path: str) -> str:
         """Read a file."""
         return f"my own {path}"
 
-    await desk.submit("read a")
+    await controller.submit("read a")
 
-    assert "my own a" in str(desk.model.requests[1].messages[-1])
+    assert "my own a" in str(controller.model.requests[1].messages[-1])
     api.close()
-    assert [tool.description for tool in desk.tools] == [builtin_tools("read")[0].description]
+    assert [tool.description for tool in controller.tools] == [builtin_tools("read")[0].description]
 
 
-async def test_messages_are_in_the_context_and_may_be_answered(api: ExtensionApi) -> None:
-    desk = get_controller(api)
-    desk.model.add("I see.")
+async def test_messages_of_extensions_are_in_the_context_and_can_be_answered(api: ExtensionApi) -> None:
+    controller = get_controller(api)
+    controller.model.add("I see.")
 
     await api.send_message("The build is broken.", details={"job": 7})
     await api.send_message("Look at it.", custom_type="ci", trigger_turn=True)
-    await desk.agent.wait_until_idle()
+    await controller.agent.wait_until_idle()
 
     first, second = [entry.body for entry in api.entries() if isinstance(entry.body, CustomMessage)]
     assert (first.custom_type, first.details) == ("mine", {"job": 7})
@@ -145,15 +143,15 @@ async def test_messages_are_in_the_context_and_may_be_answered(api: ExtensionApi
     assert [message["role"] for message in api.rebuild_context().to_llm()] == ["user", "user", "assistant"]
 
 
-async def test_a_message_without_a_model_is_written_and_that_nobody_answers_is_told(tmp_path: Path) -> None:
-    desk = make_controller(tmp_path, model=None)
-    api = ExtensionApi("mine", desk, UiRegistry())
+async def test_a_message_without_a_model_is_written_and_raises(tmp_path: Path) -> None:
+    controller = make_controller(tmp_path, model=None)
+    api = ExtensionApi("mine", controller, UiRegistry())
 
     await api.send_message("Now.")
     with pytest.raises(InvalidOperation, match=r"cannot be answered: no model: choose one"):
         await api.send_message("Later.", trigger_turn=True)
 
-    assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
+    assert isinstance(controller.session.head.path()[-1].body, CustomMessage)
 
 
 async def test_state_is_an_entry_that_the_model_does_not_see(api: ExtensionApi) -> None:
@@ -193,18 +191,18 @@ async def test_programs_are_run_without_a_shell(api: ExtensionApi, tmp_path: Pat
     assert (await api.exec("sleep", "30", timeout=0.1)).timed_out
 
 
-async def test_where_the_session_is_about_no_folder_programs_run_here(
+async def test_without_a_session_folder_programs_run_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    desk = SessionController(st.memory(), model=None, models=ScriptedModels())
+    controller = SessionController(st.memory(), model=None, models=ScriptedModels())
 
-    ran = await ExtensionApi("mine", desk, UiRegistry()).exec("pwd")
+    ran = await ExtensionApi("mine", controller, UiRegistry()).exec("pwd")
 
     assert ran.output.strip() == str(tmp_path)
 
 
-async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_taken_off(tmp_path: Path) -> None:
+async def test_renderers_and_shortcuts_are_available_until_removed(tmp_path: Path) -> None:
     fittings, pressed = UiRegistry(), list[str]()
     api = ExtensionApi("mine", make_controller(tmp_path), fittings)
     api.register_renderer("state", lambda entry: "shown")
@@ -231,7 +229,7 @@ async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
     assert await api.ui.select("Which?", ["a", "b"]) == "b"
 
 
-async def test_names_that_are_taken_are_refused(api: ExtensionApi) -> None:
+async def test_duplicate_names_are_refused(api: ExtensionApi) -> None:
     with pytest.raises(InvalidOperation, match="/tree already"):
         api.register_command("tree", lambda args, ctx: None)
     with pytest.raises(NotFound, match="event 'nonsense' not found"):

@@ -1,4 +1,4 @@
-"""Every extension in `examples/extensions/`, at work with a real agent."""
+"""Every extension in `examples/extensions/`, run with a real agent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.commands.conftest import Person, ScriptedModels, make_scripted_model,
 from tests.extensions.conftest import EXAMPLES, Load
 
 
-def test_there_is_a_test_for_every_example() -> None:
+def test_every_example_has_a_test() -> None:
     source = Path(__file__).read_text()
 
     names = {path.name for path in EXAMPLES.glob("*.py")}
@@ -25,18 +25,18 @@ def test_there_is_a_test_for_every_example() -> None:
 
 async def test_the_custom_summarizer_writes_the_summary(load: Load) -> None:
     loaded = await load(files=(EXAMPLES / "custom_summarizer.py",))
-    session = loaded.desk.session
+    session = loaded.controller.session
     talk(session, "one", "1", "two", "2")
 
-    await run(loaded.desk, "/pop")
+    await run(loaded.controller, "/pop")
 
     summary = session.head.path()[-1].body
     assert isinstance(summary, BranchSummary)
     assert summary.summary == "What was tried:\n- assistant: 2"
     assert summary.details == {"custom": True}
     assert summary.from_hook
-    assert not loaded.desk.model.requests
-    await run(loaded.desk, "/tree root")
+    assert not loaded.controller.model.requests
+    await run(loaded.controller, "/tree root")
     assert len(session.head.path()) == 0
 
 
@@ -44,32 +44,30 @@ async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
     cheap = make_scripted_model("cheap", "Many words were said.")
     loaded = await load(files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person())
-    talk(loaded.desk.session, *["word " * 400] * 12)
+    talk(loaded.controller.session, *["word " * 400] * 12)
 
-    await run(loaded.desk, "/compact count them")
+    await run(loaded.controller, "/compact count them")
 
-    compaction = loaded.desk.session.head.path()[-1].body
+    compaction = loaded.controller.session.head.path()[-1].body
     assert isinstance(compaction, Compaction)
     assert compaction.summary == "Many words were said."
     assert compaction.details == {"model": "scripted:cheap"}
     assert compaction.usage is not None
     assert "count them" in cheap.requests[0].messages[0]["content"]
-    assert loaded.desk.ui.notices == [("info", "compacted by scripted:cheap")]
+    assert loaded.controller.ui.notices == [("info", "compacted by scripted:cheap")]
 
 
-async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_if_the_cheap_model_fails_the_default_compacts(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
     cheap = make_scripted_model("cheap", ModelError("scripted:cheap", "auth", "no key"))
     loaded = await load(
         "Words were said.", files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person()
     )
-    talk(loaded.desk.session, *["word " * 400] * 12)
+    talk(loaded.controller.session, *["word " * 400] * 12)
 
-    await run(loaded.desk, "/compact")
+    await run(loaded.controller, "/compact")
 
-    assert loaded.desk.session.head.path()[-1].body.summary.startswith("Words were said.")
+    assert loaded.controller.session.head.path()[-1].body.summary.startswith("Words were said.")
     assert any("custom_compaction failed with ModelError" in notice for notice in loaded.notices)
 
 
@@ -91,22 +89,22 @@ async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, pro
         tools=builtin_tools("write"),
         ui=person,
     )
-    desk, session = loaded.desk, loaded.desk.session
-    await desk.submit("write second")
+    controller, session = loaded.controller, loaded.controller.session
+    await controller.submit("write second")
     second = session.head.leaf
-    await desk.submit("write third")
+    await controller.submit("write third")
     assert (project / "a.txt").read_text() == "third"
     assert not loaded.notices
 
-    await desk.navigate(second)
+    await controller.navigate(second)
     assert (project / "a.txt").read_text() == "second"
     assert not (project / "new").exists()
     assert (project / "build.log").read_text() == "built"
     before = person.notices[-1][1].split()[-1]
     assert git(project, "show", f"{before}:new/b.txt") == "new"
-    await desk.navigate("root")
+    await controller.navigate("root")
     assert (project / "a.txt").read_text() == "first"
-    await desk.undo()
+    await controller.undo()
     assert (project / "a.txt").read_text() == "first"
 
     assert git(project, "status", "--porcelain") == "?? .gitignore\n?? a.txt\n"
@@ -117,7 +115,7 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
-async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
+async def test_the_todo_list_depends_on_the_branch(load: Load) -> None:
     loaded = await load(
         [ToolCall("1", "todo", {"action": "add", "text": "tests"})],
         "Noted.",
@@ -126,19 +124,19 @@ async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
         files=(EXAMPLES / "todo.py",),
         ui=Person(),
     )
-    desk = loaded.desk
-    await desk.submit("write tests, later")
-    noted = desk.session.head.leaf
-    await desk.submit("they are written")
-    told = desk.ui.notices
+    controller = loaded.controller
+    await controller.submit("write tests, later")
+    noted = controller.session.head.leaf
+    await controller.submit("they are written")
+    told = controller.ui.notices
 
-    await run(desk, "/todo")
-    await run(desk, f"/switch {noted}")
-    await run(desk, "/todo docs")
-    await run(desk, "/reload")
-    await run(desk, "/todo")
+    await run(controller, "/todo")
+    await run(controller, f"/switch {noted}")
+    await run(controller, "/todo docs")
+    await run(controller, "/reload")
+    await run(controller, "/todo")
 
     assert [text for _, text in told] == ["[x] tests", "[ ] tests\n[ ] docs", "[ ] tests\n[ ] docs"]
     state = loaded.extensions.loaded[0].api.path("todo")[-1]
     assert loaded.extensions.ui_registry.renderers["todo"](state) == "to do: docs"
-    assert "docs" not in str(desk.session.head.context().to_llm())
+    assert "docs" not in str(controller.session.head.context().to_llm())

@@ -1,4 +1,4 @@
-"""Extensions: where they are found, what a failing one does, and loading them anew."""
+"""Finding, loading, failing and reloading extensions."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ async def test_files_and_folders_in_the_home_are_extensions(load: Load, user: Pa
     assert loaded.extensions.loaded[1].api.word == "yes"
 
 
-async def test_a_file_may_be_named(load: Load, tmp_path: Path) -> None:
+async def test_an_export_accepts_a_file_name(load: Load, tmp_path: Path) -> None:
     file = write(tmp_path / "hello.py", HELLO)
 
     loaded = await load("Hello, Ada.", files=(file,))
-    done = await loaded.desk.submit("/hello Ada")
+    done = await loaded.controller.submit("/hello Ada")
 
     assert done.outcome is not None
     assert done.outcome.text == "Hello, Ada."
-    assert loaded.desk.model.requests[0].messages[0]["content"] == "Say hello to Ada"
+    assert loaded.controller.model.requests[0].messages[0]["content"] == "Say hello to Ada"
     with pytest.raises(NotFound, match=r"extension '.*none\.py' not found"):
         await load(files=(tmp_path / "none.py",))
 
@@ -76,7 +76,7 @@ async def test_an_installed_package_has_extensions_as_entry_points(
         ("async def setup(api):\n    api.on('nonsense', print)\n", "event 'nonsense' not found"),
     ],
 )
-async def test_one_that_fails_is_told_of_and_leaves_the_others_whole(
+async def test_a_failing_extension_is_reported_and_the_others_load(
     load: Load, user: Path, text: str, reason: str
 ) -> None:
     write(user / "extensions" / "bad.py", text)
@@ -90,7 +90,7 @@ async def test_one_that_fails_is_told_of_and_leaves_the_others_whole(
     assert "extension bad" in notice
     assert reason in notice
     assert not [name for name in set(sys.modules) - before if "bad" in name]
-    done = await loaded.desk.submit("go on")
+    done = await loaded.controller.submit("go on")
     assert done.outcome is not None
     assert done.outcome.ok
 
@@ -99,12 +99,12 @@ async def test_handlers_of_an_extension_carry_its_name(load: Load, user: Path) -
     write(user / "extensions" / "fragile.py", "def setup(api):\n    api.on('agent_start', lambda event, ctx: 1 / 0)\n")
 
     loaded = await load("Fine.")
-    await loaded.desk.submit("go on")
+    await loaded.controller.submit("go on")
 
     assert loaded.notices == ["fragile failed with ZeroDivisionError: division by zero (at run_start)"]
 
 
-async def test_two_of_one_name_are_not_both_loaded(load: Load, user: Path, tmp_path: Path) -> None:
+async def test_only_one_extension_of_a_name_is_loaded(load: Load, user: Path, tmp_path: Path) -> None:
     write(user / "extensions" / "hello.py", HELLO)
     other = write(tmp_path / "hello.py", HELLO)
 
@@ -114,20 +114,20 @@ async def test_two_of_one_name_are_not_both_loaded(load: Load, user: Path, tmp_p
     assert any("has the same name" in notice for notice in loaded.notices)
 
 
-async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: Path) -> None:
+async def test_reload_removes_old_registrations_and_loads_new_ones(load: Load, user: Path) -> None:
     file = write(
         user / "extensions" / "count.py",
         "def setup(api):\n    api.on('run_start', lambda event, ctx: api.append_entry('count', 1))\n"
         "    api.register_command('old', lambda args, ctx: None)\n",
     )
     loaded = await load("One.", "Two.")
-    await loaded.desk.submit("one")
+    await loaded.controller.submit("one")
     old = loaded.extensions.loaded[0].api
 
     write(file, file.read_text().replace("'count', 1", "'count', 2").replace("'old'", "'fresh'"))
     loaded.events.clear()
-    assert await run(loaded.desk, "/reload") == "Loaded: count"
-    await loaded.desk.submit("two")
+    assert await run(loaded.controller, "/reload") == "Loaded: count"
+    await loaded.controller.submit("two")
 
     kept = [entry.body.data for entry in loaded.extensions.loaded[0].api.entries("count")]
     assert kept == [1, 2]
@@ -135,20 +135,20 @@ async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: 
         SessionShutdown(reason="reload"),
         SessionStart(reason="reload"),
     ]
-    assert await run(loaded.desk, "/fresh") == ""
+    assert await run(loaded.controller, "/fresh") == ""
     with pytest.raises(NotFound):
-        await run(loaded.desk, "/old")
+        await run(loaded.controller, "/old")
     with pytest.raises(Exception, match="extension count: the extension is unloaded"):
         old.append_entry("count", 3)
 
 
-async def test_a_change_of_a_file_loads_it_anew(load: Load, user: Path) -> None:
+async def test_a_changed_file_is_reloaded(load: Load, user: Path) -> None:
     file = write(user / "extensions" / "hello.py", HELLO)
     loaded = await load()
     watching = asyncio.create_task(loaded.extensions.watch())
     try:
         async with asyncio.timeout(20):
-            while not any(command.name == "goodbye" for command in loaded.desk.commands):
+            while not any(command.name == "goodbye" for command in loaded.controller.commands):
                 write(file, HELLO.replace('"hello"', '"goodbye"'))
                 await asyncio.sleep(0.5)
     finally:
@@ -158,9 +158,7 @@ async def test_a_change_of_a_file_loads_it_anew(load: Load, user: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["found", "named"])
-async def test_compiled_code_beside_an_extension_is_never_run(
-    load: Load, user: Path, tmp_path: Path, where: str
-) -> None:
+async def test_compiled_files_of_an_extension_are_never_run(load: Load, user: Path, tmp_path: Path, where: str) -> None:
     package = (user / "extensions" if where == "found" else tmp_path) / "pack"
     write(package / "__init__.py", "from . import inside\ndef setup(api): api.word = inside.WORD\n")
     inside = write(package / "inside.py", "WORD = 'evil'\n")
@@ -184,22 +182,22 @@ async def test_prompt_files_are_commands_and_clashes_are_stated(load: Load, user
     write(user / "commands" / "empty.md", "---\ndescription: nothing\n---\n")
 
     loaded = await load("It is fine.")
-    await loaded.desk.submit("/review app.py")
+    await loaded.controller.submit("/review app.py")
 
-    assert loaded.desk.model.requests[0].messages[0]["content"] == "Review app.py."
-    assert loaded.desk.commands.find("git:log").help == "Tell what is new."
+    assert loaded.controller.model.requests[0].messages[0]["content"] == "Review app.py."
+    assert loaded.controller.commands.find("git:log").help == "Tell what is new."
     tree, empty = sorted(loaded.notices, reverse=True)
     assert tree.endswith("tree.md: the command /tree already exists, from sessiontree")
     assert empty.endswith("empty.md: the prompt is empty")
 
 
-async def test_reloading_reads_prompt_files_anew(load: Load, user: Path) -> None:
+async def test_reload_reads_prompt_files_again(load: Load, user: Path) -> None:
     file = write(user / "commands" / "old.md", "Old.\n")
     loaded = await load()
     file.unlink()
     write(user / "commands" / "fresh.md", "New.\n")
 
-    assert await run(loaded.desk, "/reload") == "Loaded: /fresh"
+    assert await run(loaded.controller, "/reload") == "Loaded: /fresh"
 
     with pytest.raises(NotFound):
-        loaded.desk.commands.find("old")
+        loaded.controller.commands.find("old")

@@ -1,4 +1,4 @@
-"""Rules of a project: they count once the project is trusted, and can only restrict."""
+"""Permission rules of a project: they need trust and can only restrict."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_rules_of_a_project_count_only_when_it_is_trusted(load: Load, rule
     assert permissions.rules.deny == (parse_rule("read:secret/**"),)
 
 
-async def test_what_a_project_allows_is_ignored_and_told(load: Load, rules: Path) -> None:
+async def test_allow_rules_of_a_project_are_ignored_with_a_warning(load: Load, rules: Path) -> None:
     permissions = Permissions()
     loaded = await load(ui=Person("yes"), permissions=permissions)
 
@@ -50,7 +50,7 @@ async def test_a_project_cannot_make_the_mode_more_lenient(load: Load, rules: Pa
     assert permissions.effective_mode == "read-only"
 
 
-async def test_rules_of_a_project_that_are_wrong_leave_nothing_but_reading(load: Load, rules: Path) -> None:
+async def test_invalid_project_rules_make_agents_read_only(load: Load, rules: Path) -> None:
     rules.write_text("deny = 1\n")
     permissions = Permissions("allow-all")
 
@@ -60,7 +60,7 @@ async def test_rules_of_a_project_that_are_wrong_leave_nothing_but_reading(load:
     assert any("agents are read-only here" in text for text in loaded.notices)
 
 
-async def test_rules_of_a_project_are_read_anew_on_reload(load: Load, rules: Path) -> None:
+async def test_project_rules_are_read_again_on_reload(load: Load, rules: Path) -> None:
     permissions = Permissions("allow-all")
     loaded = await load(ui=Person("yes", "yes"), permissions=permissions)
 

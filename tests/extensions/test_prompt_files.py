@@ -1,4 +1,4 @@
-"""Prompt files: what stands at their beginning, and how they are filled."""
+"""The front matter and the placeholders of prompt files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def fill_prompt(text: str, typed: str) -> str:
     return parse_prompt_file("a.md", text.encode()).fill(typed)
 
 
-def test_the_beginning_says_what_it_is_for_and_what_it_takes() -> None:
+def test_front_matter_sets_the_description_and_the_argument_hint() -> None:
     text = (
         b'\xef\xbb\xbf---\r\ndescription: "Review: a file"\r\nargument-hint: FILE\r\nmodel: any\r\n---\r\nReview $1\r\n'
     )
@@ -24,7 +24,7 @@ def test_the_beginning_says_what_it_is_for_and_what_it_takes() -> None:
     assert parse_prompt_file("review.md", text).text == "Review $1"
 
 
-def test_without_a_description_the_first_line_says_it() -> None:
+def test_without_a_description_the_first_line_is_the_help() -> None:
     assert build_prompt_command("a", "a.md", b"# Look at this\n\nAnd that.").help == "Look at this"
 
 
@@ -41,7 +41,7 @@ def test_without_a_description_the_first_line_says_it() -> None:
         ("do it", "", "do it"),
     ],
 )
-def test_what_was_typed_is_put_in_its_place_once(text: str, typed: str, expected: str) -> None:
+def test_typed_arguments_are_filled_in_once(text: str, typed: str, expected: str) -> None:
     assert fill_prompt(text, typed) == expected.strip()
 
 
@@ -57,6 +57,6 @@ def test_lines_between_rules_later_on_are_text() -> None:
         (b"---\na: b\n---\n", "the prompt is empty"),
     ],
 )
-def test_what_cannot_be_understood_is_refused(data: bytes, reason: str) -> None:
+def test_invalid_prompt_files_are_refused(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         parse_prompt_file("a.md", data)

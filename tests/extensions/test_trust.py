@@ -1,4 +1,4 @@
-"""Trust: nothing of a project runs, or is even imported, before somebody has trusted exactly that content."""
+"""Nothing of a project is imported or run before the user trusts exactly that content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_run(project: Path) -> bool:
     return (project / "ran").exists()
 
 
-async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
+async def test_without_a_user_untrusted_extensions_are_skipped_and_reported_once(
     load: Load, project: Path, evil: Path
 ) -> None:
     loaded = await load()
@@ -35,14 +35,14 @@ async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
 
     assert loaded.names == []
     assert not has_run(project)
-    assert not any(command.name == "lure" for command in loaded.desk.commands)
+    assert not any(command.name == "lure" for command in loaded.controller.commands)
     (said,) = loaded.notices
     assert said.startswith(
         f"extensions in {evil} are not loaded: you have not trusted it; run `sessiontree` in that project"
     )
 
 
-async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Path, evil: Path) -> None:
+async def test_a_declined_trust_dialog_is_shown_again_next_time(load: Load, project: Path, evil: Path) -> None:
     person = Person("no", "yes")
 
     assert (await load(ui=person)).names == []
@@ -123,7 +123,7 @@ async def test_another_project_with_the_same_content_is_not_trusted(
     assert loaded.names == []
 
 
-async def test_what_runs_is_what_was_trusted_whatever_is_on_the_disk_by_then(tmp_path: Path) -> None:
+async def test_the_trusted_bytes_run_even_if_the_files_changed(tmp_path: Path) -> None:
     package = tmp_path / "extensions" / "pack"
     write(package / "__init__.py", "from . import inside\n")
     inside = write(package / "inside.py", "WORD = 'trusted'\n")
@@ -142,7 +142,7 @@ async def test_what_runs_is_what_was_trusted_whatever_is_on_the_disk_by_then(tmp
         unit.unload()
 
 
-async def test_links_are_followed_to_what_they_lead_to_and_circles_end(load: Load, evil: Path, tmp_path: Path) -> None:
+async def test_links_are_followed_and_circular_links_end(load: Load, evil: Path, tmp_path: Path) -> None:
     target = write(tmp_path / "elsewhere.py", MARK)
     (evil / "extensions" / "link.py").symlink_to(target)
     (evil / "extensions" / "circle").symlink_to(evil / "extensions")
@@ -153,7 +153,7 @@ async def test_links_are_followed_to_what_they_lead_to_and_circles_end(load: Loa
     assert (await load()).names == []
 
 
-async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load, evil: Path) -> None:
+async def test_unreadable_files_are_reported_and_pipes_do_not_block(load: Load, evil: Path) -> None:
     os.mkfifo(evil / "extensions" / "pipe.py")
     (evil / "extensions" / "gone.py").symlink_to("nowhere")
 
@@ -164,7 +164,7 @@ async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load,
     assert any("gone.py: No such file" in notice for notice in loaded.notices)
 
 
-async def test_more_than_anybody_can_look_through_is_refused(load: Load, evil: Path, project: Path) -> None:
+async def test_too_many_files_are_refused(load: Load, evil: Path, project: Path) -> None:
     for number in range(MAX_FILES + 1):
         (evil / "extensions" / f"{number}.txt").touch()
 
@@ -174,9 +174,7 @@ async def test_more_than_anybody_can_look_through_is_refused(load: Load, evil: P
     assert any("too many or too large files" in notice for notice in loaded.notices)
 
 
-async def test_a_file_of_trust_that_cannot_be_understood_trusts_nobody(
-    load: Load, project: Path, evil: Path, user: Path
-) -> None:
+async def test_an_unreadable_trust_file_trusts_nothing(load: Load, project: Path, evil: Path, user: Path) -> None:
     write(user / "trust.json", "{")
 
     loaded = await load(ui=Person("yes"))

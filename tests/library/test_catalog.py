@@ -15,7 +15,7 @@ from sessiontree.core.timestamps import format_timestamp
 from sessiontree.export import export
 from sessiontree.format.codec import write_object
 from sessiontree.home import get_home
-from sessiontree.library import catalog, transfer, trash
+from sessiontree.library import catalog, transfer
 from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.index import listing
 from sessiontree.library.repair import repair
@@ -58,9 +58,9 @@ def test_the_configuration_sets_the_folder_of_sessions(home: Path) -> None:
     assert (home / ".sessiontree" / "index.db").exists()
 
     session.file.write_text("damaged")
-    trash.delete(session.id)
+    catalog.delete(session.id)
     assert st.sessions(all=True) == []
-    assert trash.restore(session.id) == str(session.file)
+    assert catalog.restore(session.id) == str(session.file)
 
 
 def test_a_configuration_without_a_folder_for_sessions_changes_nothing(home: Path) -> None:
@@ -138,8 +138,8 @@ def test_a_session_is_found_by_its_listed_id_whatever_its_file_name() -> None:
 
     for name in (listed.id, listed.id[:20], listed.id[-8:]):
         assert catalog.find(name) == str(other)
-    trash.delete("notes")
-    assert trash.restore(session.id) == str(other)
+    catalog.delete("notes")
+    assert catalog.restore(session.id) == str(other)
 
 
 def test_a_name_takes_precedence_over_an_id_prefix_in_a_header() -> None:
@@ -211,7 +211,7 @@ def test_files_with_the_same_id_are_distinguished_by_path(name: str) -> None:
         with pytest.raises(st.Ambiguous) as error:
             st.open(text)
         assert set(error.value.candidates) == {str(session.file), str(copy)}
-    trash.archive(copy)
+    catalog.archive(copy)
     with pytest.raises(st.Ambiguous):
         st.open(session.id)
     assert st.open(copy).id == session.id
@@ -345,9 +345,9 @@ def test_a_folder_of_the_catalog_may_be_a_link_to_one_elsewhere(home: Path, tmp_
     for name in (outside.id, "outside", outside.id[-8:]):
         assert st.open(name).id == outside.id
     assert st.open("inside").file == inside.file
-    trash.delete("outside")
+    catalog.delete("outside")
     assert ids(all=True) == [inside.id]
-    assert trash.restore("outside") == str(outside.file)
+    assert catalog.restore("outside") == str(outside.file)
 
 
 def test_links_to_files_in_the_catalog_are_not_followed(home: Path, tmp_path: Path) -> None:

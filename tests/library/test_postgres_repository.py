@@ -11,7 +11,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.library import catalog, transfer, trash
+from sessiontree.library import catalog, transfer
 from sessiontree.library.postgres_repository import PostgresRepository
 from sessiontree.library.session_files import get_sessions_folder
 from sessiontree.store.postgres.address import parse_address
@@ -90,7 +90,7 @@ def test_a_name_takes_precedence_over_a_part_of_an_id(store: str) -> None:
 def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
     session = st.create(name="auth")
 
-    for act in (st.open, trash.archive, trash.delete, trash.restore, trash.purge):
+    for act in (st.open, catalog.archive, catalog.delete, catalog.restore, catalog.purge):
         with pytest.raises(st.InvalidOperation, match="has no session"):
             act(store)
     assert [summary.id for summary in st.sessions()] == [session.id]
@@ -284,45 +284,45 @@ def test_archived_sessions_are_in_no_listing_but_in_searches(store: str) -> None
     session = st.create(name="auth")
     session.append(st.user("word"))
 
-    assert trash.archive("auth") == session.location
+    assert catalog.archive("auth") == session.location
     assert st.sessions() == []
     assert st.sessions(archived=True)[0].archived
     assert st.search("word")
-    trash.archive(session.location, archived=False)
+    catalog.archive(session.location, archived=False)
     assert st.sessions()[0].name == "auth"
 
 
 def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> None:
     session = st.create(name="auth")
     session.append(st.user("word"))
-    trash.delete("auth")
+    catalog.delete("auth")
 
     assert st.sessions() == st.search("word") == []
-    assert [summary.name for summary in trash.list_trash()] == ["auth"]
+    assert [summary.name for summary in catalog.list_trash()] == ["auth"]
     with pytest.raises(st.NotFound):
         st.open(session.id)
     with pytest.raises(st.StoreError):
         session.append(st.user("too late"))
-    trash.restore("auth")
+    catalog.restore("auth")
     assert st.open("auth").name == "auth"
-    trash.delete("auth")
-    trash.purge(session.id)
-    assert trash.list_trash() == []
+    catalog.delete("auth")
+    catalog.purge(session.id)
+    assert catalog.list_trash() == []
     with pytest.raises(st.NotFound):
-        trash.purge("auth")
+        catalog.purge("auth")
 
 
 def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives(store: str) -> None:
     for _ in range(2):
         st.create(name="auth")
-        trash.delete("auth")
+        catalog.delete("auth")
     living = st.create(name="auth")
 
     with pytest.raises(st.Ambiguous):
-        trash.purge("auth")
+        catalog.purge("auth")
 
     assert [summary.id for summary in st.sessions()] == [living.id]
-    assert len(trash.list_trash()) == 2
+    assert len(catalog.list_trash()) == 2
 
 
 def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
@@ -331,9 +331,9 @@ def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> 
     st.open(used.id).append(st.user("said meanwhile"))
 
     for session in (unused, used):
-        trash.purge_unused(session, lambda tree: not len(tree))
+        catalog.purge_unused(session, lambda tree: not len(tree))
     with pytest.raises(st.Conflict):
-        trash.purge(used.id, at=seen)
+        catalog.purge(used.id, at=seen)
 
     assert [summary.first_message for summary in st.sessions()] == ["said meanwhile"]
 

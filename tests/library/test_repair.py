@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.library.repair import rescue
 from sessiontree.library.transfer import copy
 from sessiontree.store.jsonl import JsonlStore
@@ -171,7 +171,7 @@ def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(dat
     assert again.file not in (None, report.file)
     assert st.repair(st.open(f"{database}#s")) == again
     assert again.file is not None
-    trash.delete(again.file)
+    catalog.delete(again.file)
     assert st.repair(st.open(f"{database}#s")).file not in (None, report.file, again.file)
 
 

@@ -11,7 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound
-from sessiontree.library import catalog, locations, trash
+from sessiontree.library import catalog, locations
 from sessiontree.library.locations import find_repository, open_repository, register_scheme, set_file_store
 from sessiontree.library.transfer import copy, verify
 from sessiontree.store.jsonl import JsonlStore
@@ -118,29 +118,29 @@ def test_a_search_finds_entries_in_all_sessions_newest_first() -> None:
 def test_an_archived_session_is_hidden_from_listings_and_still_found() -> None:
     create("old", "apple")
 
-    location = trash.archive("old")
+    location = catalog.archive("old")
 
     assert (list_names(), list_names(archived=True)) == ([], ["old"])
     assert st.open("old").location == location
     assert len(st.search("apple")) == 1
-    trash.archive("old", archived=False)
+    catalog.archive("old", archived=False)
     assert list_names() == ["old"]
 
 
 def test_a_deleted_session_is_in_the_trash_until_it_is_restored_or_purged() -> None:
     session = create("gone", "text")
 
-    trash.delete("gone")
+    catalog.delete("gone")
 
     assert list_names() == []
-    assert [summary.name for summary in trash.list_trash()] == ["gone"]
+    assert [summary.name for summary in catalog.list_trash()] == ["gone"]
     with pytest.raises(NotFound):
         st.open("gone")
-    trash.restore("gone")
+    catalog.restore("gone")
     assert [entry.id for entry in st.open("gone").tree] == [entry.id for entry in session.tree]
-    trash.delete("gone")
-    trash.purge("gone")
-    assert trash.list_trash() == []
+    catalog.delete("gone")
+    catalog.purge("gone")
+    assert catalog.list_trash() == []
 
 
 def test_a_session_with_new_entries_is_not_purged() -> None:
@@ -149,7 +149,7 @@ def test_a_session_with_new_entries_is_not_purged() -> None:
     session.append(st.user("more"))
 
     with pytest.raises(Conflict):
-        trash.purge("used", at=end)
+        catalog.purge("used", at=end)
 
     assert list_names() == ["used"]
 
@@ -167,7 +167,7 @@ def test_a_fork_stays_in_the_repository_and_has_the_context_of_its_source(whole:
 
 def test_every_session_is_listed_with_its_location_archived_ones_too() -> None:
     made = {create("a").location, create("b").location}
-    trash.archive("a")
+    catalog.archive("a")
 
     stored = open_repository().list_stored()
 

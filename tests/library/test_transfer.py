@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import sessiontree as st
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from sessiontree.library.locations import open_repository
 from sessiontree.library.session_files import SessionFile, get_sessions_folder, list_session_files
 from sessiontree.library.transfer import TransferResult, copy, verify
@@ -243,7 +243,7 @@ def test_two_copies_at_once_never_make_a_third_thing(
         if to_files:
             Path(target).unlink()
         else:
-            trash.purge(f"{database}#s")
+            catalog.purge(f"{database}#s")
         copy_with_another(source, target, at=step)
         assert [copied.state for copied in verify(source, target)] == ["same"], f"the other came at step {step}"
 
@@ -281,7 +281,7 @@ def test_copying_to_a_session_in_the_trash_is_reported(database: str, tmp_path: 
     (tmp_path / "s.jsonl").write_bytes(HEADER % b"s")
     (copied,) = copy(str(tmp_path / "s.jsonl"), database)
     assert copied.target is not None
-    trash.delete(copied.target)
+    catalog.delete(copied.target)
 
     (again,) = copy(str(tmp_path / "s.jsonl"), database)
 
@@ -386,7 +386,7 @@ def test_sessions_come_back_to_the_folder_that_they_are_about(
     monkeypatch.chdir(tmp_path)
     with st.create(name="here", dir=database) as session:
         session.append(st.user("word"))
-    trash.archive(session.location)
+    catalog.archive(session.location)
 
     list(copy(database, get_sessions_folder() + os.sep))
 
@@ -396,7 +396,7 @@ def test_sessions_come_back_to_the_folder_that_they_are_about(
 
 
 def test_archived_sessions_are_archived_on_the_other_side(database: str, files: Path) -> None:
-    trash.archive(next(files.glob("*_*.jsonl")))
+    catalog.archive(next(files.glob("*_*.jsonl")))
 
     list(copy(str(files), database))
 

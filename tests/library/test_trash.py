@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library import catalog, trash, trash_files
+from sessiontree.library import catalog, trash
 from sessiontree.store.batch_journal import write_note
 
 
@@ -52,7 +52,7 @@ def listed(**options) -> list[str]:
 def test_an_archived_session_is_out_of_the_listing_and_stays_where_it_is(session: st.Session) -> None:
     other = st.create(cwd="/p")
 
-    trash.archive("auth")
+    catalog.archive("auth")
 
     assert (listed(), listed(archived=True)) == ([other.id], [session.id])
     assert st.open("auth").id == st.open(session.id[:20]).id == session.id
@@ -62,14 +62,14 @@ def test_an_archived_session_is_out_of_the_listing_and_stays_where_it_is(session
     assert recent is not None
     assert recent.id == other.id
 
-    trash.archive(session.id, archived=False)
-    trash.archive(session.id, archived=False)
+    catalog.archive(session.id, archived=False)
+    catalog.archive(session.id, archived=False)
 
     assert (set(listed()), listed(archived=True)) == ({session.id, other.id}, [])
 
 
 def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: Path) -> None:
-    trash.archive("auth")
+    catalog.archive("auth")
     assert listed() == []
 
     (home / ".sessiontree" / "index.db").unlink()
@@ -93,11 +93,11 @@ def test_an_unfinished_batch_of_a_dead_writer_does_not_survive_delete_and_restor
     file = file_of(session)
     data = leave_half_a_batch(file)
 
-    there = Path(trash.delete(session.id))
+    there = Path(catalog.delete(session.id))
 
     assert there.read_bytes() == data
     assert Path(f"{there}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
-    trash.restore(session.id)
+    catalog.restore(session.id)
     assert file.read_bytes() == data
     assert Path(f"{file}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
 
@@ -106,9 +106,9 @@ def test_an_unfinished_batch_of_a_dead_writer_does_not_survive_delete_and_restor
 def test_an_unfinished_batch_in_the_trash_is_not_restored(session: st.Session) -> None:
     session.close()  # while somebody has it open, the batch is blanked
     file = file_of(session)
-    data = leave_half_a_batch(Path(trash.delete(session.id)))
+    data = leave_half_a_batch(Path(catalog.delete(session.id)))
 
-    trash.restore(session.id)
+    catalog.restore(session.id)
 
     assert file.read_bytes() == data
 
@@ -129,7 +129,7 @@ def test_acknowledged_entries_are_in_the_trash_and_the_next_append_is_refused(se
     writer = threading.Thread(target=write)
     writer.start()
     begun.wait()
-    there = trash.delete(session.id)
+    there = catalog.delete(session.id)
     writer.join()
 
     tree = st.open(there).tree
@@ -159,15 +159,15 @@ def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.
 
     watched("link")
     watched("unlink")
-    for act in (trash.delete, trash.restore, trash.purge):
+    for act in (catalog.delete, catalog.restore, catalog.purge):
         act(session.id)
         assert set(turns) == {"taken"}, act
         turns.clear()
 
 
-@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+@pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
 def test_lines_of_a_program_without_lock_are_not_lost_by_a_delete(session: st.Session, monkeypatch, act) -> None:
-    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
     before, rename = sorted(file.parent.iterdir()), os.rename
     data = file.read_bytes()
 
@@ -198,13 +198,13 @@ def test_a_file_that_another_program_replaced_stays(session: st.Session, monkeyp
 
     monkeypatch.setattr(os, "link", replaced_meanwhile)
     with pytest.raises(st.Conflict):
-        trash.delete("auth")
+        catalog.delete("auth")
 
     assert file.read_text() == "something new"
     assert [path.read_bytes() for path in home.rglob(file.name) if path != file] == [data]
 
 
-@pytest.mark.parametrize("act", [trash.delete, trash.purge])
+@pytest.mark.parametrize("act", [catalog.delete, catalog.purge])
 def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, act) -> None:
     ends = (".kept.jsonl", ".bak.jsonl", ".bak-of-mine", ".torn-1x", "2")
     names = [f"work.jsonl{end}" for end in ends]
@@ -224,12 +224,12 @@ def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, ac
 def test_a_session_is_restored_although_a_refused_writer_has_it_open(session: st.Session) -> None:
     data = file_of(session).read_bytes()
     others = session, st.open(session.id)
-    trash.delete("auth")
+    catalog.delete("auth")
     for other in others:
         with pytest.raises(st.Conflict, match="deleted"):
             other.append(st.user("more"))
 
-    trash.restore("auth")
+    catalog.restore("auth")
 
     assert file_of(session).read_bytes() == data
     st.open(session.id).append(st.user("on"))
@@ -239,9 +239,9 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
     file, data = file_of(session), file_of(session).read_bytes()
     for suffix in (".bak", ".torn-99"):
         Path(f"{file}{suffix}").write_text(suffix)
-    trash.archive("auth")
+    catalog.archive("auth")
 
-    there = Path(trash.delete("auth"))
+    there = Path(catalog.delete("auth"))
 
     assert (listed(), listed(archived=True)) == ([], [])
     assert there.parent.parent == home / ".sessiontree" / "trash"
@@ -258,7 +258,7 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
         st.open("auth")
     assert st.search("apple", all=True) == []
 
-    assert trash.restore(session.id[:20]) == str(file)
+    assert catalog.restore(session.id[:20]) == str(file)
 
     assert file.read_bytes() == data
     assert Path(f"{file}.bak").read_text() == ".bak"
@@ -268,13 +268,13 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
 
 def test_two_deleted_sessions_with_the_same_name_are_ambiguous(session: st.Session) -> None:
     other = st.create(name="auth", cwd="/q")
-    trash.delete(session.id)
-    trash.delete(other.id)
+    catalog.delete(session.id)
+    catalog.delete(other.id)
 
     with pytest.raises(st.Ambiguous):
-        trash.restore("auth")
-    trash.restore(other.id)
-    trash.restore("auth")
+        catalog.restore("auth")
+    catalog.restore(other.id)
+    catalog.restore("auth")
 
     assert set(listed()) == {session.id, other.id}
 
@@ -282,19 +282,19 @@ def test_two_deleted_sessions_with_the_same_name_are_ambiguous(session: st.Sessi
 def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(session: st.Session) -> None:
     file = file_of(session)
     data = file.read_bytes()
-    first = trash.delete("auth")
+    first = catalog.delete("auth")
     file.write_bytes(data + b"\n")  # put back from a backup
-    second = trash.delete("auth")
+    second = catalog.delete("auth")
 
     for name in (session.id, str(file)):
         with pytest.raises(st.Ambiguous) as refused:
-            trash.restore(name)
+            catalog.restore(name)
         assert set(refused.value.candidates) == {first, second}
 
-    assert trash.restore(first) == str(file)
+    assert catalog.restore(first) == str(file)
     assert file.read_bytes() == data
-    trash.purge(second)
-    assert trash.list_trash() == []
+    catalog.purge(second)
+    assert catalog.list_trash() == []
     assert file.read_bytes() == data
 
 
@@ -304,21 +304,21 @@ def test_a_session_is_in_the_trash_whatever_its_file_is_called(tmp_path: Path, m
     session = st.create(file=name)
 
     for again in (name, f"./{name}", session.id):
-        there = trash.delete(name)
-        assert [(summary.id, summary.file) for summary in trash.list_trash()] == [(session.id, there)]
-        assert trash.restore(again) == str(tmp_path / name)
+        there = catalog.delete(name)
+        assert [(summary.id, summary.file) for summary in catalog.list_trash()] == [(session.id, there)]
+        assert catalog.restore(again) == str(tmp_path / name)
 
-    assert trash.list_trash() == []
-    trash.delete(name)
-    trash.purge(name)
-    assert trash.list_trash() == []
+    assert catalog.list_trash() == []
+    catalog.delete(name)
+    catalog.purge(name)
+    assert catalog.list_trash() == []
 
 
 def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(session: st.Session) -> None:
-    there, file = trash.delete("auth"), file_of(session)
+    there, file = catalog.delete("auth"), file_of(session)
     file.write_bytes(Path(there).read_bytes())
 
-    trash.purge(str(file))
+    catalog.purge(str(file))
 
     assert (file.exists(), Path(there).exists()) == (False, True)
 
@@ -327,27 +327,27 @@ def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> Non
     (home / ".sessiontree" / "trash").mkdir()
     (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
 
-    assert trash.list_trash() == []
+    assert catalog.list_trash() == []
     with pytest.raises(st.NotFound):
-        trash.restore("auth")
+        catalog.restore("auth")
 
 
 def test_a_session_comes_back_where_this_folder_is_gone(session: st.Session, tmp_path: Path, monkeypatch) -> None:
-    trash.delete("auth")
+    catalog.delete("auth")
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
 
-    assert trash.restore("auth") == str(file_of(session))
+    assert catalog.restore("auth") == str(file_of(session))
 
 
 def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
     file = file_of(session)
-    there = trash.delete("auth")
+    there = catalog.delete("auth")
     file.write_text("something new")
 
     with pytest.raises(st.InvalidOperation, match="not overwritten"):
-        trash.restore("auth")
+        catalog.restore("auth")
 
     assert file.read_text() == "something new"
     assert Path(there).exists()
@@ -356,36 +356,36 @@ def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
 def test_nothing_comes_back_where_something_that_belongs_to_it_is_in_the_way(session: st.Session) -> None:
     file = file_of(session)
     Path(f"{file}.bak").write_text("old")
-    there = Path(trash.delete("auth"))
+    there = Path(catalog.delete("auth"))
     Path(f"{file}.bak").write_text("something new")
 
     with pytest.raises(st.InvalidOperation, match=r"\.bak exists and is not overwritten"):
-        trash.restore("auth")
+        catalog.restore("auth")
 
     assert (Path(f"{file}.bak").read_text(), Path(f"{there}.bak").read_text()) == ("something new", "old")
     assert there.exists()
     Path(f"{file}.bak").unlink()
-    trash.restore("auth")
+    catalog.restore("auth")
     assert Path(f"{file}.bak").read_text() == "old"
 
 
 @pytest.mark.parametrize("origin", ["", "elsewhere.jsonl", "/etc/passwd", "../../x.jsonl"])
 def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session, origin: str) -> None:
-    there = Path(trash.delete("auth"))
+    there = Path(catalog.delete("auth"))
     (there.parent / "origin").write_text(origin)
 
     with pytest.raises(st.InvalidOperation, match="does not say"):
-        trash.restore("auth")
+        catalog.restore("auth")
 
     assert there.exists()
 
 
 def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) -> None:
-    there = Path(trash.delete("auth"))
+    there = Path(catalog.delete("auth"))
     (there.parent / "origin").unlink()
 
     with pytest.raises(st.StoreError):
-        trash.restore("auth")
+        catalog.restore("auth")
 
     assert there.exists()
 
@@ -396,10 +396,10 @@ def test_a_session_that_grew_since_it_was_read_is_not_purged(session: st.Session
         other.append(st.user("said meanwhile"))
 
     with pytest.raises(st.Conflict):
-        trash.purge(session.location, at=seen)
+        catalog.purge(session.location, at=seen)
     assert listed() == [session.id]
 
-    trash.purge(session.location, at=session.store.read_end().cursor)
+    catalog.purge(session.location, at=session.store.read_end().cursor)
     assert listed() == []
 
 
@@ -410,7 +410,7 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
     with file_of(damaged).open("ab") as file:
         file.write(b"half of a li")
 
-    gone = [trash.purge_unused(session, lambda tree: not len(tree)) for session in (unused, used, damaged)]
+    gone = [catalog.purge_unused(session, lambda tree: not len(tree)) for session in (unused, used, damaged)]
 
     assert gone == [True, False, False]
     assert set(listed()) == {used.id, damaged.id}
@@ -420,30 +420,30 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
 def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
     other = st.create(name="other", cwd="/p")
     Path(f"{other.file}.bak").write_text("old")
-    trash.delete("auth")
+    catalog.delete("auth")
 
-    trash.purge("auth")
-    trash.purge("other")
+    catalog.purge("auth")
+    catalog.purge("other")
 
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
     assert [path.suffix for path in file_of(session).parent.iterdir()] == []
     with pytest.raises(st.NotFound):
-        trash.purge("auth")
+        catalog.purge("auth")
     with pytest.raises(st.NotFound):
-        trash.restore("auth")
+        catalog.restore("auth")
 
 
 def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives() -> None:
     for _ in range(2):
         st.create(name="auth", cwd="/p")
-        trash.delete("auth")
+        catalog.delete("auth")
     living = st.create(name="auth", cwd="/p")
 
     with pytest.raises(st.Ambiguous):
-        trash.purge("auth")
+        catalog.purge("auth")
 
     assert listed() == [living.id]
-    assert len(trash.list_trash()) == 2
+    assert len(catalog.list_trash()) == 2
 
 
 @pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
@@ -453,15 +453,15 @@ def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
     def refused(*_: object, **__: object) -> None:
         raise OSError(getattr(errno, said), said)
 
-    monkeypatch.setattr(trash_files, "COPY_SIZE", 7)
+    monkeypatch.setattr(trash, "COPY_SIZE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
     monkeypatch.setattr(os, "link", refused)
-    there = Path(trash.delete("auth"))
+    there = Path(catalog.delete("auth"))
 
     assert (there.read_bytes(), there.stat().st_mtime_ns, file.exists()) == (data, modified, False)
     assert stat.S_IMODE(there.stat().st_mode) == 0o600
-    trash.restore("auth")
+    catalog.restore("auth")
     assert (file.read_bytes(), file.stat().st_mtime_ns) == (data, modified)
 
 
@@ -478,7 +478,7 @@ def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_
 
     monkeypatch.setattr(os, call, refused)
     with pytest.raises(st.StoreError, match="Permission denied"):
-        trash.delete("auth")
+        catalog.delete("auth")
 
     assert file.read_bytes() == data
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
@@ -498,19 +498,19 @@ def test_if_a_companion_file_cannot_be_moved_nothing_is_moved(session: st.Sessio
 
     monkeypatch.setattr(os, "unlink", refused)
     with pytest.raises(st.StoreError, match="Permission denied"):
-        trash.delete("auth")
+        catalog.delete("auth")
 
     assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 
 @pytest.mark.usefixtures("disks")
-@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+@pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
 @pytest.mark.parametrize("failure", [FileNotFoundError(2, "No such file or directory"), KeyboardInterrupt()])
 def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
     session: st.Session, monkeypatch, act, failure: BaseException
 ) -> None:
-    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
     data, unlink = file.read_bytes(), os.unlink
 
     def done_and_failed(path: str) -> None:
@@ -528,12 +528,12 @@ def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
 
 
 @pytest.mark.usefixtures("disks")
-@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+@pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
 def test_a_session_is_kept_where_another_program_takes_its_place_and_the_rest_cannot_be_moved(
     session: st.Session, monkeypatch, home: Path, act
 ) -> None:
     Path(f"{file_of(session)}.bak").write_text("backup")
-    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
     data, unlink = file.read_bytes(), os.unlink
 
     def replaced(path: str) -> None:
@@ -556,12 +556,12 @@ def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> No
     session = st.create(file=tmp_path / "mine.jsonl")
     (tmp_path / "notes.jsonl").write_text("not a session\n")
 
-    trash.delete(tmp_path / "mine.jsonl")
+    catalog.delete(tmp_path / "mine.jsonl")
 
     assert session.file is not None
     assert not session.file.exists()
     with pytest.raises(st.FormatError):
-        trash.delete(tmp_path / "notes.jsonl")
+        catalog.delete(tmp_path / "notes.jsonl")
     assert (tmp_path / "notes.jsonl").exists()
 
 
@@ -569,7 +569,7 @@ def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> No
     bad = file_of(session).parent / "x_bad.jsonl"
     bad.write_bytes(b"\0garbage")
 
-    trash.delete(bad)
+    catalog.delete(bad)
 
     assert not bad.exists()
 
@@ -579,7 +579,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
     path = tmp_path / "odd.jsonl"
     make(path)
 
-    for act in (trash.archive, trash.delete, trash.purge):
+    for act in (catalog.archive, catalog.delete, catalog.purge):
         with pytest.raises(st.StoreError, match="not a regular file"):
             act(path)
 
@@ -591,7 +591,7 @@ def test_sessions_of_other_programs_are_theirs(source: str) -> None:
     folder = Path(catalog.get_sources()[source]) / "--p--"
     session = st.create(dir=folder)
 
-    for act in (trash.archive, trash.delete, trash.purge):
+    for act in (catalog.archive, catalog.delete, catalog.purge):
         with pytest.raises(st.ReadOnly, match=source):
             act(str(session.file))
 
@@ -600,10 +600,10 @@ def test_sessions_of_other_programs_are_theirs(source: str) -> None:
 
 @pytest.mark.parametrize("name", ["..", "../../x", "/etc", "a\0b", ".", "origin", "*", "%2e%2e", "", "x" * 300])
 def test_names_cannot_leave_the_trash_or_the_catalog(session: st.Session, tmp_path: Path, name: str) -> None:
-    trash.delete("auth")
+    catalog.delete("auth")
     before = sorted(tmp_path.rglob("*"))
 
-    for act in (trash.restore, trash.purge, trash.delete, trash.archive):
+    for act in (catalog.restore, catalog.purge, catalog.delete, catalog.archive):
         with pytest.raises(st.SessionTreeError):
             act(name)
 

@@ -1,4 +1,4 @@
-"""The protocols that the model server speaks: an answer as the events of each of them."""
+"""The protocols of the fake model server: an answer as the events of each protocol."""
 
 from __future__ import annotations
 

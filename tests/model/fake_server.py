@@ -1,6 +1,6 @@
-"""A model server on loopback that answers from a script, in the protocol that it is asked in.
+"""A model server on the loopback address that answers from a script, in the protocol of each request.
 
-    with Server(["Hello", calls(("c1", "read", {"path": "a.py"})), fail(429, retry_after=0.1)]) as server:
+    with FakeServer(["Hello", calls(("c1", "read", {"path": "a.py"})), fail(429, retry_after=0.1)]) as server:
         server.url       # what a base_url is set to
         server.requests  # the body of every request, oldest first
 

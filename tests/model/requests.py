@@ -1,4 +1,4 @@
-"""What tests of models share: a question, and what comes back of it."""
+"""Helpers for tests of models: a request, and the events before a failure."""
 
 from __future__ import annotations
 

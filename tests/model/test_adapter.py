@@ -1,4 +1,4 @@
-"""The adapter to providers: what is sent of a conversation, what comes back of it, and how failures are told."""
+"""The adapter to providers: requests, responses and errors."""
 
 import asyncio
 import base64
@@ -136,7 +136,7 @@ async def test_the_request_carries_key_system_prompt_tools_and_limit() -> None:
     ("finish", "reason"),
     [("stop", "stop"), ("length", "length"), ("tool_calls", "toolUse"), ("content_filter", "error")],
 )
-async def test_the_reason_to_stop_is_told_in_the_words_of_peers(finish: str, reason: str) -> None:
+async def test_stop_reasons_use_the_words_of_other_programs(finish: str, reason: str) -> None:
     with FakeServer([Answer(text="x", finish=finish)]) as server:
         message = await complete(make_model(server), HELLO)
 
@@ -144,7 +144,7 @@ async def test_the_reason_to_stop_is_told_in_the_words_of_peers(finish: str, rea
     assert ("errorMessage" in message) == (reason == "error")
 
 
-async def test_calls_after_which_a_server_says_stop_are_still_calls() -> None:
+async def test_tool_calls_with_a_stop_reason_of_stop_are_kept() -> None:
     with FakeServer([calls(("c1", "read", {}), finish="stop")]) as server:
         assert (await complete(make_model(server), HELLO))["stopReason"] == "toolUse"
 
@@ -161,7 +161,7 @@ async def test_arguments_that_are_no_json_object_survive_as_they_came(broken: st
     assert again["tool_calls"][0]["function"]["arguments"].startswith('{"unreadable":')
 
 
-async def test_a_model_can_be_asked_from_one_loop_after_another() -> None:
+async def test_a_model_works_in_several_event_loops() -> None:
     with FakeServer(["One.", "Two."]) as server:
         asked = make_model(server)
 
@@ -238,7 +238,7 @@ async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
         (fail(500, "input is larger than the max context size. skipping"), "overflow", False),
     ],
 )
-async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing: bool) -> None:
+async def test_an_error_response_is_classified(refusal: Answer, kind: str, passing: bool) -> None:
     with FakeServer([refusal]) as server:
         events, error = await collect_failure(make_model(server))
 
@@ -271,13 +271,13 @@ async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_whatever_is_raised_below_is_a_failure_of_a_kind(raised: Exception, kind: str, reason: str) -> None:
+def test_every_library_exception_becomes_a_model_error(raised: Exception, kind: str, reason: str) -> None:
     told = convert_error(ACME, raised)
 
     assert (told.kind, told.reason) == (kind, reason)
 
 
-async def test_a_refusal_that_repeats_the_key_is_told_without_it() -> None:
+async def test_an_api_key_is_redacted_in_error_messages() -> None:
     key = "sk-0123456789"
     with FakeServer([fail(401, f"{'so ' * 160}wrong: Bearer {key}, or {key}")]) as server:
         target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key=key)
@@ -321,7 +321,7 @@ async def test_a_refusal_that_repeats_the_key_is_told_without_it() -> None:
         ),
     ],
 )
-async def test_a_refusal_says_what_to_do_and_says_the_status_once(
+async def test_an_error_message_has_advice_and_the_status_once(
     provider: str, variable: str | None, answer: Answer, reason: str
 ) -> None:
     api = "anthropic-messages" if provider == "anthropic" else "openai-completions"
@@ -334,14 +334,14 @@ async def test_a_refusal_says_what_to_do_and_says_the_status_once(
 
 
 @pytest.mark.parametrize(("said", "seconds"), [(7, 7), ("0.25", 0.25), ("soon", None)])
-async def test_how_long_to_wait_is_told(said: float | str, seconds: float | None) -> None:
+async def test_the_retry_after_header_is_read(said: float | str, seconds: float | None) -> None:
     with FakeServer([fail(429, retry_after=said)]) as server:
         _, error = await collect_failure(make_model(server))
 
     assert error.retry_after == seconds
 
 
-async def test_a_connection_that_breaks_leaves_what_had_arrived() -> None:
+async def test_a_broken_connection_keeps_the_partial_message() -> None:
     with FakeServer([cut("This is not")]) as server:
         events, error = await collect_failure(make_model(server))
 
@@ -349,7 +349,7 @@ async def test_a_connection_that_breaks_leaves_what_had_arrived() -> None:
     assert (error.kind, error.is_retryable) == ("network", True)
 
 
-async def test_an_answer_without_an_end_is_no_answer() -> None:
+async def test_an_incomplete_response_is_an_error() -> None:
     with FakeServer([Answer(text="This is not", finish="", usage=None), Answer(text="This is", finish="")]) as server:
         events, error = await collect_failure(make_model(server))
         message = await complete(make_model(server), HELLO)
@@ -361,14 +361,14 @@ async def test_an_answer_without_an_end_is_no_answer() -> None:
     )
 
 
-async def test_an_answer_of_anthropic_without_an_end_is_no_answer() -> None:
+async def test_an_incomplete_anthropic_response_is_an_error() -> None:
     with FakeServer([Answer(text="This is not", finish="", usage={"input_tokens": 3, "output_tokens": 2})]) as server:
         _, error = await collect_failure(make_claude(server))
 
     assert (error.kind, error.reason) == ("network", "the stream was cut off")
 
 
-async def test_a_server_that_is_not_there_is_a_failure_of_the_network() -> None:
+async def test_a_missing_server_is_a_network_failure() -> None:
     with FakeServer() as server:
         pass
 
@@ -377,7 +377,7 @@ async def test_a_server_that_is_not_there_is_a_failure_of_the_network() -> None:
     assert (error.kind, error.is_retryable) == ("network", True)
 
 
-def test_a_provider_that_nobody_knows_is_unavailable() -> None:
+def test_an_unknown_provider_is_unavailable() -> None:
     with pytest.raises(ModelError) as caught:
         ProviderModel(ModelTarget(provider="nobody", model="x", api="openai-completions"))
 
@@ -413,7 +413,7 @@ async def test_a_conversation_is_sent_turn_by_turn() -> None:
     ]
 
 
-async def test_system_messages_stay_where_they_stand() -> None:
+async def test_system_messages_keep_their_position() -> None:
     messages = await capture_sent(
         user_message(text_block("Hi")), {"role": "system", "content": "New rules", "sections": {"a": "Be kind"}}
     )
@@ -438,7 +438,7 @@ async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
     assert other == {"role": "assistant", "content": "Ho"}
 
 
-async def test_thinking_that_nobody_signed_stays_here() -> None:
+async def test_unsigned_thinking_is_not_sent() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "of another protocol"}
 
     _, answered, _ = await capture_sent(
@@ -448,7 +448,7 @@ async def test_thinking_that_nobody_signed_stays_here() -> None:
     assert answered == {"role": "assistant", "content": "Ho"}
 
 
-def test_thoughts_that_led_to_nothing_are_left_out() -> None:
+def test_trailing_thinking_is_omitted() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
     info = ModelInfo(provider="vllm", model="qwen", api="openai-completions")
 
@@ -456,7 +456,7 @@ def test_thoughts_that_led_to_nothing_are_left_out() -> None:
     assert build_parts(assistant_message(text_block("Ho"), thought), info, "vllm", CallIds()) == [TextPart("Ho")]
 
 
-async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
+async def test_a_failed_tool_result_keeps_its_text() -> None:
     call = {"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}
     result = {
         "role": "toolResult",
@@ -480,7 +480,7 @@ async def test_a_server_here_is_not_asked_through_a_proxy(monkeypatch: pytest.Mo
     assert await capture_sent(user_message(text_block("Hi"))) == [{"role": "user", "content": "Hi"}]
 
 
-async def test_an_answer_of_which_nothing_can_be_sent_is_left_out() -> None:
+async def test_an_empty_assistant_message_is_omitted() -> None:
     messages = await capture_sent(
         user_message(text_block("Hi")),
         assistant_message({"type": "thinking", "thinking": "Hm."}, text_block("  ")),
@@ -540,7 +540,7 @@ async def test_an_image_that_cannot_be_sent_becomes_a_note(broken: dict, note: s
     assert message["content"] == f"See:\n[An image was omitted here: {note}.]"
 
 
-async def test_what_no_provider_takes_is_replaced_in_what_is_sent() -> None:
+async def test_rejected_content_is_replaced_in_requests() -> None:
     stored = [
         user_message(text_block("a\ud800b\x00c")),
         assistant_message(
@@ -569,7 +569,7 @@ async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None
     assert answered["tool_call_id"].startswith("call_")
 
 
-async def test_calls_with_the_same_id_are_told_apart_and_so_are_their_results() -> None:
+async def test_duplicate_call_ids_and_their_results_become_unique() -> None:
     def called(*ids: str) -> dict:
         return assistant_message(*({"type": "toolCall", "id": id, "name": "read", "arguments": {}} for id in ids))
 
@@ -589,7 +589,7 @@ async def test_calls_with_the_same_id_are_told_apart_and_so_are_their_results() 
 # Usage and cost
 
 
-async def test_usage_tells_cached_tokens_apart() -> None:
+async def test_usage_separates_cached_tokens() -> None:
     used = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
     with FakeServer([Answer(text="x", usage=used)]) as server:
         message = await complete(make_model(server), HELLO)
@@ -634,7 +634,7 @@ def test_known_prices_are_looked_up_and_split() -> None:
     )
 
 
-async def test_a_server_that_counts_nothing_costs_nothing() -> None:
+async def test_a_response_without_usage_costs_nothing() -> None:
     with FakeServer([Answer(text="x", usage=None)]) as server:
         message = await complete(make_model(server), HELLO)
 
@@ -644,7 +644,7 @@ async def test_a_server_that_counts_nothing_costs_nothing() -> None:
 # Providers with a protocol of their own
 
 
-async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cached() -> None:
+async def test_anthropic_round_trips_signed_thinking_and_reports_cached_tokens() -> None:
     used = {"input_tokens": 10, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 10, "output_tokens": 5}
     first = Answer(
         text="I look.", thinking="Hm.", signature="sig-1", calls=(("toolu_1", "read", {"path": "a"}),), usage=used
@@ -678,7 +678,7 @@ async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cache
     assert "cache_control" in str(server.requests[1])
 
 
-async def test_openai_gives_and_takes_the_items_of_its_responses() -> None:
+async def test_openai_round_trips_response_items() -> None:
     used = {"input_tokens": 50, "output_tokens": 9, "total_tokens": 59, "input_tokens_details": {"cached_tokens": 20}}
     used["output_tokens_details"] = {"reasoning_tokens": 3}
     first = Answer(
@@ -709,7 +709,7 @@ async def test_openai_gives_and_takes_the_items_of_its_responses() -> None:
     assert (call["id"], call["call_id"], answered["call_id"]) == ("fc_1", "call_1", "call_1")
 
 
-async def test_google_gives_and_takes_signed_calls() -> None:
+async def test_google_round_trips_signed_calls() -> None:
     used = {"promptTokenCount": 30, "candidatesTokenCount": 4, "thoughtsTokenCount": 2, "totalTokenCount": 36}
     first = Answer(text="I look.", thinking="Hm.", signature="c2ln", calls=(("c1", "read", {"path": "a"}),), usage=used)
     with FakeServer([first, Answer(text="Done.", usage=used)]) as server:
@@ -759,7 +759,7 @@ async def test_google_gives_and_takes_signed_calls() -> None:
         ("openai-completions", [ThinkingPart("Hm.", id="reasoning", provider_name="openai"), TextPart("Ho")]),
     ],
 )
-def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, parts: list) -> None:
+def test_provider_identities_of_parts_round_trip(api: str, parts: list) -> None:
     info = ModelInfo(provider="openai", model="gpt-5", api=api)
 
     stored = build_message(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
@@ -779,14 +779,14 @@ def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, p
         ("deepseek:deepseek-chat", False),
     ],
 )
-def test_images_are_sent_where_it_is_known_that_they_are_taken(name: str, images: bool) -> None:
+def test_images_are_sent_only_to_models_that_accept_them(name: str, images: bool) -> None:
     provider, _, named = name.partition(":")
     api = "google-generative-ai" if provider == "google" else "openai-completions"
 
     assert ProviderModel(ModelTarget(provider=provider, model=named, api=api, key="x")).info.images == images
 
 
-def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
+def test_openai_messages_of_pi_are_sent_as_items() -> None:
     info = ModelInfo(provider="openai", model="gpt-5", api="openai-responses")
     stored = assistant_message(
         {"type": "thinking", "thinking": "Hm.", "thinkingSignature": '{"id":"rs_1","encrypted_content":"e"}'},
@@ -808,7 +808,7 @@ def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
     )
 
 
-def test_what_is_known_of_a_model_comes_from_its_provider_and_the_configuration() -> None:
+def test_model_info_comes_from_the_provider_and_the_configuration() -> None:
     target = ModelTarget(provider="openai", model="gpt-4o", api="openai-responses", key="x")
 
     known = ProviderModel(target).info

@@ -1,4 +1,4 @@
-"""The protocol of models: what an answer that is cut short leaves, and what an answer without an end is."""
+"""The model protocol: partial messages and incomplete streams."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -26,7 +26,7 @@ from tests.model.requests import HELLO
 INFO = ModelInfo(provider="acme", model="one", api="openai-completions")
 
 
-def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
+def test_a_partial_message_keeps_the_order_of_events() -> None:
     draft = PartialMessage(INFO)
 
     for event in (
@@ -54,7 +54,7 @@ def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
     )
 
 
-def test_half_a_call_is_kept_as_text_since_it_cannot_be_made() -> None:
+def test_a_partial_call_is_kept_as_text() -> None:
     draft = PartialMessage(INFO)
 
     draft.apply(ToolCallStart("c1", "read"))

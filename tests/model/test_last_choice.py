@@ -1,4 +1,4 @@
-"""The model that was chosen last: it is the usual one from then on, in other processes too."""
+"""The model that was chosen last is the default, in other processes too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def file(home: Path) -> Path:
     return home / ".sessiontree" / "state.json"
 
 
-def test_a_choice_is_kept_in_a_private_file(file: Path) -> None:
+def test_the_choice_is_stored_in_a_private_file(file: Path) -> None:
     assert recall_model(None) is None
 
     remember_model("openai:gpt-5.5", None)
@@ -38,14 +38,14 @@ def test_a_configuration_that_names_another_model_since_then_wins() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"model": 1}', b'{"model": ""}', b"{" * 100_000])
-def test_a_file_that_is_wrong_says_nothing(file: Path, content: bytes) -> None:
+def test_an_invalid_state_file_is_ignored(file: Path, content: bytes) -> None:
     file.parent.mkdir(parents=True)
     file.write_bytes(content)
 
     assert recall_model(None) is None
 
 
-def test_a_pipe_or_a_folder_of_that_name_holds_nobody_up(file: Path) -> None:
+def test_a_pipe_or_folder_in_place_of_the_file_does_not_block(file: Path) -> None:
     file.parent.mkdir(parents=True)
     os.mkfifo(file)
     assert recall_model(None) is None
@@ -56,7 +56,7 @@ def test_a_pipe_or_a_folder_of_that_name_holds_nobody_up(file: Path) -> None:
         remember_model("openai:gpt-5.5", None)
 
 
-def test_where_no_model_is_named_it_is_the_one_chosen_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_the_last_choice_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     assert find_model(None, Config()).info.name == "anthropic:claude-sonnet-5-5"
@@ -68,7 +68,7 @@ def test_where_no_model_is_named_it_is_the_one_chosen_last(monkeypatch: pytest.M
     assert find_model("anthropic", Config()).info.name == "anthropic:claude-sonnet-5-5"
 
 
-def test_a_choice_that_cannot_be_used_any_more_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_choice_falls_back_to_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
     remember_model("openai:gpt-6-sol", None)
 

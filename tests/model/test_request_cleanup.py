@@ -1,4 +1,4 @@
-"""Cleaning at the provider's edge: whatever is stored, what is sent can be sent."""
+"""Requests are valid whatever the stored messages contain."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def test_text_that_can_be_sent_is_left_alone(text: str) -> None:
 
 
 @given(ANY_TEXT, ANY_TEXT)
-def test_ids_of_calls_are_taken_everywhere_and_stay_apart(one: str, other: str) -> None:
+def test_call_ids_are_valid_for_every_provider_and_unique(one: str, other: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_id(one))
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_name(one))
     assert (clean_id(one) == clean_id(other)) == (one == other)

@@ -1,4 +1,4 @@
-"""Trying again: when, how long after, and when not."""
+"""Which failures are retried, and the delays."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def waits() -> SleepRecorder:
 
 
 @pytest.mark.parametrize("kind", ["rate", "server", "timeout", "network"])
-async def test_a_failure_that_may_pass_is_tried_again(waits: SleepRecorder, kind) -> None:
+async def test_a_retryable_failure_is_retried(waits: SleepRecorder, kind) -> None:
     answer = await complete(waits.wrap(make_failure(kind), "Hello"), HELLO)
 
     assert answer["content"][0]["text"] == "Hello"
@@ -47,7 +47,7 @@ async def test_any_other_failure_is_raised_at_once(waits: SleepRecorder, kind) -
     assert waits.slept == []
 
 
-async def test_each_wait_is_about_twice_as_long_and_told_before(waits: SleepRecorder) -> None:
+async def test_each_delay_doubles_and_is_reported(waits: SleepRecorder) -> None:
     await complete(waits.wrap(make_failure("server"), make_failure("rate"), make_failure("network"), "Hello"), HELLO)
 
     assert [told.delay for told in waits.attempts] == waits.slept
@@ -68,25 +68,25 @@ async def test_the_last_failure_is_raised_when_attempts_run_out(waits: SleepReco
     assert len(waits.slept) == 1
 
 
-async def test_a_provider_that_says_how_long_to_wait_is_heeded(waits: SleepRecorder) -> None:
+async def test_the_retry_delay_of_a_provider_is_respected(waits: SleepRecorder) -> None:
     await complete(waits.wrap(make_failure("rate", retry_after=30), "Hello"), HELLO)
 
     assert waits.slept == [30]
 
 
-async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for(waits: SleepRecorder) -> None:
+async def test_a_retry_delay_above_the_maximum_raises_at_once(waits: SleepRecorder) -> None:
     with pytest.raises(ModelError):
         await complete(waits.wrap(make_failure("rate", retry_after=3600), "Hello"), HELLO)
 
     assert waits.slept == []
 
 
-async def test_an_answer_that_has_begun_is_never_asked_for_again(waits: SleepRecorder) -> None:
+async def test_a_started_answer_is_not_retried(waits: SleepRecorder) -> None:
     seen, _ = await collect_failure(waits.wrap(["Half", make_failure("network")], "Whole"))
 
     assert seen == [TextDelta("Half")]
     assert waits.slept == []
 
 
-async def test_it_tells_of_the_model_within(waits: SleepRecorder) -> None:
+async def test_the_wrapper_has_the_info_of_its_model(waits: SleepRecorder) -> None:
     assert waits.wrap().info.name == "scripted:scripted"

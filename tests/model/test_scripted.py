@@ -1,4 +1,4 @@
-"""The scripted model: what each part of a script becomes."""
+"""The parts of a script and their events."""
 
 import asyncio
 
@@ -51,7 +51,7 @@ async def test_thinking_and_calls_come_in_the_order_of_the_script() -> None:
     assert last.message["stopReason"] == "toolUse"
 
 
-async def test_usage_is_estimated_unless_the_script_says_it() -> None:
+async def test_usage_is_estimated_unless_the_script_sets_it() -> None:
     model = ScriptedModel(["12345678", ["x", ScriptedUsage({"input": 100, "cost": 0.5}), ScriptedStop("length")]])
 
     estimated, said = await complete(model, HELLO), await complete(model, HELLO)
@@ -61,7 +61,7 @@ async def test_usage_is_estimated_unless_the_script_says_it() -> None:
     assert said["stopReason"] == "length"
 
 
-async def test_an_error_is_raised_where_it_stands() -> None:
+async def test_a_scripted_error_is_raised_at_its_position() -> None:
     model = ScriptedModel([["Half", ModelError("scripted:scripted", "network", "cut")]])
 
     seen, error = await collect_failure(model)

@@ -57,9 +57,7 @@ def test_a_provider_is_found_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", list(PROVIDERS))
-def test_every_provider_can_be_made_with_its_usual_key_and_default_model(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_every_provider_works_with_its_key_and_default_model(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(PROVIDERS[name].keys[-1], "x")
 
     info = find_model(name).info
@@ -68,7 +66,7 @@ def test_every_provider_can_be_made_with_its_usual_key_and_default_model(
     assert info.context_window >= 100_000
 
 
-def test_a_provider_without_its_key_says_which_variable_is_missing() -> None:
+def test_a_provider_without_a_key_names_the_variable() -> None:
     with pytest.raises(NoModel) as caught:
         find_model("openai:gpt-5")
 
@@ -82,12 +80,12 @@ def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch:
         find_model("anthropic:claude-sonnet-5")
 
 
-def test_a_provider_that_nobody_knows_needs_an_address() -> None:
+def test_an_unknown_provider_needs_a_base_url() -> None:
     with pytest.raises(NotFound, match=r"provider .acme. not found.*any other provider needs a base_url"):
         find_model("acme:one")
 
 
-def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
+def test_a_name_without_a_provider_explains_the_format() -> None:
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
 
     with pytest.raises(NotFound, match=r"provider .gpt-5. not found; use provider:model; .*, local, acme;"):
@@ -95,7 +93,7 @@ def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["acme:two", "acme"])
-def test_a_model_that_the_configuration_does_not_have_is_told_which_it_has_of_its_provider(name: str) -> None:
+def test_an_unknown_configured_model_lists_the_known_ones(name: str) -> None:
     described = ModelSettings(base_url="http://127.0.0.1:9/v1")
     settings = Config(models={"acme:one": described, "acme:two": ModelSettings(context_window=4096)})
 
@@ -122,7 +120,7 @@ async def test_a_server_of_the_configuration_is_asked_with_its_key(monkeypatch: 
     assert server.requests[0]["model"] == "one"
 
 
-def test_a_key_variable_that_is_not_set_is_told() -> None:
+def test_an_unset_key_variable_is_reported() -> None:
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1", key_variable="ACME_KEY")})
 
     with pytest.raises(NoModel, match="ACME_KEY is not set"):
@@ -141,7 +139,7 @@ async def test_another_address_of_openai_is_an_openai_compatible_server(monkeypa
     assert server.headers[0]["authorization"] == "Bearer secret"
 
 
-def test_openai_itself_is_spoken_to_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openai_itself_uses_the_responses_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
 
     assert find_model("openai:gpt-5").info.api == "openai-responses"
@@ -150,7 +148,7 @@ def test_openai_itself_is_spoken_to_in_its_own_way(monkeypatch: pytest.MonkeyPat
 # What is there
 
 
-def test_with_nothing_there_it_says_how_to_get_a_model() -> None:
+def test_without_any_model_the_error_explains_the_setup() -> None:
     with pytest.raises(NoModel) as caught:
         find_model()
 
@@ -174,7 +172,7 @@ def test_a_key_wins_over_servers_and_the_local_model(monkeypatch: pytest.MonkeyP
         assert find_model().info.provider == "google"
 
 
-async def test_ollama_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ollama_is_used_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_download(monkeypatch)
     with FakeServer(["Fine."], models=["nomic-embed-text", "llama3.2:3b"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
@@ -187,7 +185,7 @@ async def test_ollama_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) 
     assert server.requests[0]["model"] == "llama3.2:3b"
 
 
-def test_the_context_of_ollama_is_what_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ollama_window_comes_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["qwen3:8b"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"http://0.0.0.0:{server.port}")
         monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32768")
@@ -196,7 +194,7 @@ def test_the_context_of_ollama_is_what_its_variable_says(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
-async def test_the_address_of_a_server_may_end_as_people_write_it(end: str) -> None:
+async def test_a_server_address_may_end_with_a_slash_or_v1(end: str) -> None:
     with FakeServer(["Fine."]) as server:
         url = f"{server.url.removesuffix('/v1')}{end}"
         settings = Config(models={"ollama:scripted": ModelSettings(base_url=url)})
@@ -204,14 +202,14 @@ async def test_the_address_of_a_server_may_end_as_people_write_it(end: str) -> N
         assert extract_text((await complete(find_model("ollama:scripted", settings), HELLO))["content"]) == "Fine."
 
 
-def test_the_context_of_ollama_is_no_larger_where_it_does_not_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ollama_window_is_the_default_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=None) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
 
         assert find_model("ollama:llama3.1").info.context_window == 4096
 
 
-async def test_llamacpp_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_llamacpp_is_used_if_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(["Fine."], models=["qwen.gguf"], window=8192) as server:
         monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
 
@@ -222,19 +220,19 @@ async def test_llamacpp_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch
     assert model.info.context_window == 8192
 
 
-def test_the_local_model_is_used_when_it_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_model_is_used_without_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_download(monkeypatch)
 
     assert find_model().info.name == find_model("local").info.name == "local:smollm2-135m"
 
 
-def test_the_local_model_without_weights_says_how_to_get_them() -> None:
+def test_the_local_model_without_weights_explains_the_download() -> None:
     with pytest.raises(NoModel, match="run `sessiontree models get local`"):
         find_model("local")
 
 
 @pytest.mark.parametrize("name", ["openai:gpt-5", "ollama:llama3", "acme:one"])
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_missing_extra_names_the_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
     monkeypatch.setattr("sessiontree.model.selection.find_spec", lambda name: None)
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
@@ -257,7 +255,7 @@ def test_a_server_without_models_is_none() -> None:
 # Offers
 
 
-def test_every_provider_is_told_of_with_the_variable_that_it_misses() -> None:
+def test_every_provider_is_listed_with_its_missing_variable() -> None:
     for provider in PROVIDERS.values():
         told = find_candidate(f"{provider.name}:{provider.default}")
 
@@ -265,7 +263,7 @@ def test_every_provider_is_told_of_with_the_variable_that_it_misses() -> None:
         assert told.reason == f"{provider.keys[0]} is not set"
 
 
-def test_servers_and_the_local_model_are_told_of_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_and_the_local_model_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["a", "b"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
 
@@ -277,7 +275,7 @@ def test_servers_and_the_local_model_are_told_of_too(monkeypatch: pytest.MonkeyP
     assert find_candidate("local:smollm2-135m").reason.startswith("its weights are not downloaded")
 
 
-def test_exactly_one_offer_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_one_candidate_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MISTRAL_API_KEY", "x")
     monkeypatch.setenv("DEEPSEEK_API_KEY", "x")
 
@@ -286,7 +284,7 @@ def test_exactly_one_offer_is_the_default(monkeypatch: pytest.MonkeyPatch) -> No
     assert [offer.name for offer in chosen if offer.default] == ["deepseek:deepseek-v4-flash"]
 
 
-def test_configured_models_are_told_of_with_what_they_miss() -> None:
+def test_configured_models_are_listed_with_missing_requirements() -> None:
     settings = Config(
         model="acme:two",
         models={
@@ -312,7 +310,7 @@ def test_the_local_model_can_be_the_configured_one(monkeypatch: pytest.MonkeyPat
     )
 
 
-def test_a_server_that_serves_a_configured_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configured_model_of_a_server_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["a"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
 
@@ -323,13 +321,13 @@ def test_a_server_that_serves_a_configured_model_is_told_of_once(monkeypatch: py
         )
 
 
-def test_a_described_model_is_used_when_there_is_nothing_else() -> None:
+def test_a_configured_model_is_the_last_fallback() -> None:
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
 
     assert find_model(None, settings).info.name == "acme:one"
 
 
-def test_a_server_that_speaks_something_else_is_no_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_http_server_is_not_a_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=None) as server:
         monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
 
@@ -342,7 +340,7 @@ def test_limits_are_known_by_family() -> None:
     assert find_limits("nobody-knows").window is None
 
 
-def test_the_page_of_models_tells_of_every_provider() -> None:
+def test_the_documentation_lists_every_provider() -> None:
     page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
 
     for provider in PROVIDERS.values():

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
 from sessiontree.errors import SessionTreeError
-from sessiontree.library import trash
 from sessiontree.store import files, jsonl
 from tests.reliability.planted import PLANTS
 
@@ -109,13 +108,15 @@ def torn(file: str) -> Iterator[Step]:
 
 
 def aside(file: str) -> Iterator[Step]:
+    from sessiontree.library import catalog
+
     path, folder = pathlib.Path(file), os.path.dirname(file)
     yield "list", lambda: st.sessions(dir=folder)
     yield "search", lambda: st.search("needle", dir=folder)
-    yield "archive", lambda: trash.archive(path)
-    yield "show", lambda: trash.archive(path, archived=False)
+    yield "archive", lambda: catalog.archive(path)
+    yield "show", lambda: catalog.archive(path, archived=False)
     yield "repair", lambda: st.repair(st.open(path), file=f"{file}.sound")
-    yield "delete", lambda: trash.delete(path)
+    yield "delete", lambda: catalog.delete(path)
 
 
 def flush(file: str) -> Iterator[Step]:

@@ -20,7 +20,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.home import get_home
-from sessiontree.library import catalog, trash_files
+from sessiontree.library import catalog, trash
 from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
@@ -180,7 +180,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_migrated(outcome, label)
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
         case "aside":
-            folders = (outcome.folder, trash_files.get_trash_folder())
+            folders = (outcome.folder, trash.get_trash_folder())
             assert any(list(Path(folder).rglob("s.jsonl")) for folder in folders), label
             return
         case "torn":

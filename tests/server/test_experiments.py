@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import sessiontree as st
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import Experiment
@@ -112,7 +112,7 @@ async def test_an_experiment_of_a_deleted_session_is_found_in_a_fork(env: Server
     id = env.create_experiment(session)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
     assert (await client.get(f"/api/experiments/{id}")).json()["sessionId"] == session
-    trash.delete(session)
+    catalog.delete(session)
 
     state = (await client.get(f"/api/experiments/{id}")).json()
     stopped = await client.post(f"/api/experiments/{id}/stop", json={})

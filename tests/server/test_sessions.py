@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree._version import __version__
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.model.selection import list_model_names
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Session
@@ -68,7 +68,7 @@ async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
     env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     here, there = env.create_session(), env.create_session(env.other)
-    trash.archive(there)
+    catalog.archive(there)
 
     assert await list_ids(client) == [here]
     assert await list_ids(client, archived="true") == [there]
@@ -234,7 +234,7 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(env: ServerEnv
     id = env.create_session()
     assert (await client.get(f"/api/sessions/{id}")).status_code == 200
 
-    trash.delete(id)
+    catalog.delete(id)
 
     assert (await client.get(f"/api/sessions/{id}")).status_code == 404
     assert (await client.post(f"/api/sessions/{id}/label", json={"entry": "HEAD", "label": "x"})).status_code == 404

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import sessiontree as st
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.library.transfer import copy, verify
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
@@ -252,7 +252,7 @@ def test_a_writer_can_append_and_read_but_not_change_entries(server: Server) -> 
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(mine.url, statement)
     with pytest.raises(st.StoreError, match="lacks permission"):
-        trash.purge(theirs.location)
+        catalog.purge(theirs.location)
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
@@ -677,7 +677,7 @@ def test_a_fork_can_be_appended_to_and_forked_and_survives_a_purge_of_its_source
     assert len(statements) <= 8
     held = [st.open(each.location) for each in (forked, again)]
     assert [len(each.context().messages) for each in held] == [303, 303]
-    trash.purge(session.location)
+    catalog.purge(session.location)
     assert [len(each.tree) for each in held] == [len(forked.tree), len(again.tree)]
     for each, path in zip((forked, again), paths, strict=True):
         alone = st.open(each.location)
@@ -694,7 +694,7 @@ def test_a_fork_keeps_the_lines_of_a_source_purged_at_the_same_time(database: st
         made = "INSERT INTO sessiontree.session (id) VALUES ('fork') RETURNING key"
         (fork,) = forking.execute(made).fetchone() or ()
         forking.execute("SELECT sessiontree.share(%s, 0, %s, %s, %s)", (fork, [source[0]], [head], [source[1] - head]))
-        purging = pool.submit(trash.purge, session.location)
+        purging = pool.submit(catalog.purge, session.location)
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         deadline = time.monotonic() + 60
         while not purging.done() and not rows(database, waiting):

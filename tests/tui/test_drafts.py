@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from sessiontree.session import Session
 from sessiontree.tui.services import drafts as drafts_module
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
@@ -51,7 +51,7 @@ def test_an_orphan_draft_is_adopted_once(folder: Path) -> None:
     write_draft(left, "begun")
     assert DraftFile(st.create()).read().is_empty
     mark.release()
-    trash.delete(left.location)
+    catalog.delete(left.location)
 
     taken = DraftFile(st.create())
 
@@ -105,7 +105,7 @@ def test_drafts_that_cannot_be_saved_are_ignored(folder: Path, home: Path) -> No
 def test_a_locked_drafts_folder_does_not_prevent_startup(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = st.create()
     drafts = write_draft(left, "begun")
-    trash.delete(left.location)
+    catalog.delete(left.location)
     monkeypatch.setattr(drafts_module, "LOCK_SECONDS", 0.0)
     fd = os.open(os.path.dirname(drafts.path), os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)

@@ -151,11 +151,9 @@ def prompt(
 
 
 def _drop_if_unused(session: Session) -> None:
-    """Delete a new session without messages, so that it does not become the most recent one."""
-    from sessiontree.library import trash
-
+    """Delete a new session without messages. Otherwise it would be the most recent one."""
     with suppress(SessionTreeError):  # do not hide the result or the error of the run
-        trash.purge_unused(session, lambda tree: not len(tree))
+        catalog.purge_unused(session, lambda tree: not len(tree))
 
 
 def _warn_unreadable(session: Session) -> None:

@@ -9,7 +9,7 @@ from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, e
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import parse_session_id
@@ -41,7 +41,7 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
     if in_trash and (archived or source or folder):
         raise click.UsageError("--trash excludes --archived, --source and --dir")
     if in_trash:
-        listed = trash.list_trash()
+        listed = catalog.list_trash()
     else:
         listed = catalog.sessions(
             all=everywhere, archived=archived, source=source, dir=folder, progress=create_progress("reading sessions")
@@ -168,7 +168,7 @@ def _print_hit(hit: Hit) -> None:
 @json_option
 def archive(session: str, undo: bool, as_json: bool) -> None:
     """Hide a session from listings. The file stays where it is."""
-    file = trash.archive(session, archived=not undo)
+    file = catalog.archive(session, archived=not undo)
     if as_json:
         echo_json({"archived": not undo, "file": file})
     else:
@@ -186,11 +186,11 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
     if restore and purge:
         raise click.UsageError("--restore and --purge are mutually exclusive")
     if restore:
-        file, done = trash.restore(session), "restored"
+        file, done = catalog.restore(session), "restored"
     else:
         if not yes:
             session = _confirm_deletion(session, purge)
-        file, done = (trash.purge(session), "removed") if purge else (trash.delete(session), "deleted")
+        file, done = (catalog.purge(session), "removed") if purge else (catalog.delete(session), "deleted")
     if as_json:
         echo_json({"done": done, "file": file})
     else:
@@ -201,7 +201,7 @@ def _confirm_deletion(session: str, purge: bool) -> str:
     """Ask for confirmation and return the location: `@` may mean another session when the user has answered."""
     if not can_answer():
         raise click.UsageError("no terminal to ask for confirmation; use --yes")
-    place = trash.resolve_session(session, in_trash=purge)
+    place = catalog.resolve_session(session, in_trash=purge)
     description = _describe_session(place)
     click.confirm(
         f"Permanently delete {description}?" if purge else f"Move {description} to the trash?", abort=True, err=True

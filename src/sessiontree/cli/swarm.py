@@ -233,10 +233,9 @@ def run(
 
 def _drop_if_unused(session: Session) -> None:
     """Delete a session that has nothing but a name."""
-    from sessiontree.library import trash
 
     with suppress(SessionTreeError):  # do not hide the error of the run
-        trash.purge_unused(session, lambda tree: all(entry.type == "session_info" for entry in tree))
+        catalog.purge_unused(session, lambda tree: all(entry.type == "session_info" for entry in tree))
 
 
 @swarm.command(

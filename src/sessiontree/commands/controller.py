@@ -15,9 +15,9 @@ from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.factory import AgentOptions, create_agent
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.setup import AgentOptions, create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.command_runner import CommandResult
 from sessiontree.agent.user_shell import UserShell
@@ -259,12 +259,11 @@ class SessionController:
     async def drop_unused(self) -> bool:
         """Delete the closed session if it was created here, is empty, and is not open elsewhere. Return whether it was
         deleted."""
-        from sessiontree.library import trash
 
         place = self.session.address
         if self._fresh and place is not None and not self.host.is_open_elsewhere(place):
             with contextlib.suppress(SessionTreeError):  # a failure here must not keep the user from leaving
-                return await asyncio.to_thread(trash.purge_unused, self.session, lambda tree: not len(tree))
+                return await asyncio.to_thread(catalog.purge_unused, self.session, lambda tree: not len(tree))
         return False
 
     # Tools

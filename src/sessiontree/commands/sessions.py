@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 
 from msgspec.structs import replace
 
@@ -26,8 +25,6 @@ from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
 from sessiontree.store.files import write_private
 
-PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
-"""Modules of the extra `export`."""
 MAX_NAME_LENGTH = 60
 """The maximum length of a branch name in a file name."""
 MAX_HITS = 20
@@ -242,9 +239,9 @@ def _find_free_target(controller: SessionController, part: str = "") -> tuple[st
 
     The format is HTML, or Markdown if the HTML export is not installed.
     """
-    from sessiontree.export import build_file_name
+    from sessiontree.export import build_file_name, can_export_html
 
-    form = "html" if all(map(_is_installed, PAGE_MODULES)) else "md"
+    form = "html" if can_export_html() else "md"
     stem, ending = os.path.splitext(os.path.join(controller.cwd, build_file_name(controller.session.id, form)))
     words = "-".join(re.findall(r"[\w.]+", part))[:MAX_NAME_LENGTH]
     stem = os.path.abspath(f"{stem}-{words}" if words else stem)
@@ -252,13 +249,6 @@ def _find_free_target(controller: SessionController, part: str = "") -> tuple[st
     while os.path.lexists(path):
         path, number = f"{stem}-{number}{ending}", number + 1
     return path, form
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ValueError, ModuleNotFoundError):
-        return False
 
 
 async def _run_quit(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

@@ -71,8 +71,8 @@ def stream_export(
         raise InvalidOperation(f"no format {form!r}: choose one of {', '.join(FORMATS)}")
     if branch is not None and subtree is not None:
         raise InvalidOperation("choose either a path or a subtree, not both")
-    if form == "html":
-        _check_page_dependencies()
+    if form == "html" and not can_export_html():
+        raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
     whole = read_snapshot(lines)
     chosen = _select_lines(whole, branch, subtree)
     if redactor is not None:
@@ -88,11 +88,14 @@ def stream_export(
     return _join_into_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
 
 
-def _check_page_dependencies() -> None:
+def can_export_html() -> bool:
+    """Whether the packages of the extra `export` are installed."""
     from importlib.util import find_spec
 
-    if any(find_spec(module) is None for module in ("jinja2", "markdown_it", "nh3", "pygments")):
-        raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
+    try:
+        return all(find_spec(module) is not None for module in ("jinja2", "markdown_it", "nh3", "pygments"))
+    except ValueError:  # a module is blocked in `sys.modules`
+        return False
 
 
 BLOCK_SIZE = 1 << 16

@@ -88,10 +88,16 @@ def read_extension_files(root: str) -> ExtensionFiles:
 
     Compiled files are ignored. Links are followed, and their targets are read like other files.
     """
+    return _read_files(root, _list_paths(root))
+
+
+def _read_files(root: str, paths: Iterable[str]) -> ExtensionFiles:
     files: dict[str, bytes] = {}
     problems: list[str] = []
     size = 0
-    for path in _list_paths(root):
+    for path in paths:
+        if path in files:
+            continue
         try:
             files[path] = read_regular_file(path, MAX_BYTES)
             size += len(files[path])
@@ -137,19 +143,12 @@ def locate_extension(path: str) -> ExtensionSource:
 def read_named_extensions(root: str, paths: Iterable[str]) -> ExtensionFiles:
     """Read the files of extensions that `root` names by path. Raises `NotFound`, or `ExtensionError` if there are too
     many."""
-    files: dict[str, bytes] = {}
-    problems: list[str] = []
-    for path in paths:
-        found = locate_extension(path).path
-        is_folder = os.path.basename(found) == "__init__.py"
-        for file in _walk_files(os.path.dirname(found)) if is_folder else [found]:
-            try:
-                files[file] = read_regular_file(file, MAX_BYTES)
-            except OSError as error:
-                problems.append(f"{file}: {error.strerror or error}")
-        if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_BYTES:
-            raise ExtensionError(root, "too many or too large files to review")
-    return ExtensionFiles(root=root, files=files, problems=tuple(problems))
+    return _read_files(root, (file for path in paths for file in _list_extension_files(path)))
+
+
+def _list_extension_files(path: str) -> Iterable[str]:
+    found = locate_extension(path).path
+    return _walk_files(os.path.dirname(found)) if os.path.basename(found) == "__init__.py" else [found]
 
 
 def find_project_root(cwd: str, home: str) -> str | None:

@@ -25,9 +25,10 @@ from sessiontree.store.jsonl import Durability
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from sessiontree.core.tree import Tree
     from sessiontree.library.index.session_search import Hit
     from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.store.base import Store
+    from sessiontree.store.base import Cursor, Store
 
 
 def generate_session_id() -> str:
@@ -343,3 +344,64 @@ def _get_scope(cwd: str | os.PathLike[str] | None, all: bool, dir: str | os.Path
     if all or (dir is not None and not is_address(os.fspath(dir))):
         return None
     return os.fspath(cwd or ".")
+
+
+# Archiving and deleting
+
+
+def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
+    """Hide a session from listings, or show it again. Nothing in it changes. Returns its location."""
+    repository, name = _find_own_repository(session)
+    return repository.archive(name, archived=archived)
+
+
+def delete(session: str | os.PathLike[str]) -> str:
+    """Move a session to the trash. Returns its location there."""
+    repository, name = _find_own_repository(session)
+    return repository.delete(name)
+
+
+def restore(session: str | os.PathLike[str]) -> str:
+    """Move a session from the trash back to where it was. Returns its location."""
+    repository, name = _find_own_repository(session)
+    return repository.restore(name)
+
+
+def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
+    """Return the location that the other functions here would act on. Prefers the trash with `in_trash`."""
+    repository, name = _find_own_repository(session)
+    return repository.resolve(name, in_trash=in_trash)
+
+
+def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
+    """Remove a session for good, from the trash or from where it lives. Returns its former location.
+
+    Raises `Conflict` if the session does not end at `at`: another process has written to it since.
+    """
+    repository, name = _find_own_repository(session)
+    return repository.purge(name, at=at)
+
+
+def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
+    """Remove a session for good if nothing useful was written to it. A damaged one stays.
+
+    Returns whether it is gone.
+    """
+    end = session.store.read_end().cursor
+    session.refresh()
+    if not is_unused(session.tree) or session.problems:
+        return False
+    purge(session.location, at=end)
+    return True
+
+
+def list_trash() -> list[SessionSummary]:
+    """Summarize the deleted sessions, newest first."""
+    return open_repository().list_trash()
+
+
+def _find_own_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
+    """Like `find_repository`, but a bare word is never taken for a file of the current folder."""
+    if is_path(session) or is_address(os.fspath(session)):
+        return find_repository(session)
+    return open_repository(), os.fspath(session)

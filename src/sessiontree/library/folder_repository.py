@@ -22,7 +22,7 @@ from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, isolate_errors
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader
 from sessiontree.home import get_home
-from sessiontree.library import trash_files
+from sessiontree.library import trash
 from sessiontree.library.recent import find_most_recent
 from sessiontree.library.repository import RECENT_ALIAS, Layout, Progress, StoredSession
 from sessiontree.library.session_files import (
@@ -165,7 +165,7 @@ class FolderRepository:
 
     def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
         files_of: dict[str, list[str]] = {}
-        among = trash_files.list_trash_files() if in_trash else self._list_files()
+        among = trash.list_trash() if in_trash else self._list_files()
         for id, path in self._iter_ids(_filter_regular(among)):
             files_of.setdefault(id, []).append(path)
         return {path for id, path in sessions if files_of.get(id) != [path]}
@@ -329,35 +329,35 @@ class FolderRepository:
     # Archiving and deleting
 
     def resolve(self, name: str, *, in_trash: bool = False) -> str:
-        deleted = trash_files.find_in_trash(name, self._pick) if in_trash and not is_file(name) else None
+        deleted = trash.find_in_trash(name, self._pick) if in_trash and not is_file(name) else None
         return deleted or self._find_own(name)
 
     def archive(self, name: str, *, archived: bool = True) -> str:
         file = self._find_own(name)
-        trash_files.archive_file(file, archived=archived)
+        trash.archive_file(file, archived=archived)
         return file
 
     def delete(self, name: str) -> str:
-        return trash_files.delete_file(self._find_own(name))
+        return trash.delete_file(self._find_own(name))
 
     def restore(self, name: str) -> str:
-        file = trash_files.find_in_trash(name, self._pick)
+        file = trash.find_in_trash(name, self._pick)
         if file is None:
             raise NotFound("session in the trash", name)
-        return trash_files.restore_file(file)
+        return trash.restore_file(file)
 
     def purge(self, name: str, *, at: Cursor | None = None) -> str:
         file = self.resolve(name, in_trash=True)
-        trash_files.purge_file(file, at=at, open_store=self._open_store)
+        trash.purge_file(file, at=at, open_store=self._open_store)
         return file
 
     def list_trash(self) -> list[SessionSummary]:
-        listed = self._load_summaries(trash_files.list_trash_files())
+        listed = self._load_summaries(trash.list_trash())
         return sorted(listed, key=lambda summary: summary.modified, reverse=True)
 
     def _find_own(self, name: str) -> str:
         file = self.find(name)
-        trash_files.check_own_session(file, (get_home(), get_sessions_folder()), get_sources(), self._open_store)
+        trash.check_own_session(file, (get_home(), get_sessions_folder()), get_sources(), self._open_store)
         return file
 
     # Copies and forks

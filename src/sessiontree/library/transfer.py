@@ -24,7 +24,7 @@ from msgspec import Struct
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.locations import is_address, open_repository
 from sessiontree.library.repository import Progress, StoredSession
@@ -237,7 +237,7 @@ def _copy_session(place: StoredSession, target: str, tell: CountBytes) -> Transf
         copy.write_tail(tail, after=cursor)
     copy.backdate(source.get_modified_time())
     if place.archived:
-        trash.archive(target)
+        catalog.archive(target)
     state: TransferState = "copied" if there is None else "resumed" if written else "same"
     return TransferResult(session=place.id, source=place.location, target=target, state=state, bytes=written)
 

@@ -16,7 +16,7 @@ from sessiontree.core.problems import encode_problem
 from sessiontree.core.query import parse_query
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import SessionTreeError
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import ARCHIVED_SUFFIX, parse_session_id
@@ -279,5 +279,5 @@ def archive(
 ) -> JsonResponse:
     """Hide a session from listings, or show it again. The session itself does not change."""
     with call.write_session(id) as opened:
-        trash.archive(opened.file if opened.session.file is None else Path(opened.file), archived=request.archived)
+        catalog.archive(opened.file if opened.session.file is None else Path(opened.file), archived=request.archived)
         return JsonResponse(schemas.ArchiveSessionResponse(id=opened.session.id, archived=request.archived), at=opened)

@@ -22,7 +22,7 @@ from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.screens.dialogs import ConfirmDialog, InputDialog
 from sessiontree.tui.services.session_scan import scan_in_thread
@@ -317,7 +317,7 @@ class SessionsScreen(ModalScreen[str | None]):
     def action_archive(self) -> None:
         summary = self._selected
         if summary is not None:
-            self._apply_change(lambda: trash.archive(summary.file, archived=not summary.archived))
+            self._apply_change(lambda: catalog.archive(summary.file, archived=not summary.archived))
 
     def action_delete(self) -> None:
         summary = self._selected
@@ -329,7 +329,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
         def delete(sure: bool | None) -> None:
             if sure:
-                self._apply_change(lambda: trash.delete(summary.file))
+                self._apply_change(lambda: catalog.delete(summary.file))
 
         title = summary.name or summary.first_message or summary.id
         self.app.push_screen(
