@@ -30,7 +30,7 @@ from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
-from sessiontree.swarm.admission import BudgetExhausted
+from sessiontree.swarm.budget_enforcement import BudgetExhausted
 from sessiontree.swarm.scheduler import SwarmFailed
 
 ONE_OF_EACH = [

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.fan_out import Variant, fan_out
-from sessiontree.agent.setup import AgentOptions
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import HookContext, Hooks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound

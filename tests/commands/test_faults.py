@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall

@@ -9,7 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.setup import AgentOptions
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
 from sessiontree.commands.controller import SessionController

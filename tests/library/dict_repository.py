@@ -168,7 +168,7 @@ class DictRepository:
     def purge(self, name: str, *, at: Cursor | None = None) -> str:
         location = self.resolve(name, in_trash=True)
         if at is not None and self._stores[location].read_end().cursor != at:
-            raise Conflict(location, "others wrote first")
+            raise Conflict(location, "another writer appended first")
         del self._stores[location]
         return location
 

@@ -1,4 +1,4 @@
-"""What tests of swarms share: a session, models that answer, and ways to look at what was written."""
+"""Shared helpers of swarm tests: a session, scripted models, and readers of the written entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def session() -> Session:
 
 
 def read_last_message(request: Request) -> str:
-    """The last thing that was said to the model."""
+    """Return the last message that the model received."""
     return extract_text(request.messages[-1].get("content"))
 
 
@@ -42,7 +42,7 @@ def read_all_messages(request: Request) -> str:
 def build_model(
     answer: Callable[[Request], Any] | None = None, *, name: str = "scripted", window: int = 128_000
 ) -> ScriptedModel:
-    """A model that answers everything: with what the function says, or that it is done."""
+    """Build a model that answers every request with the result of the function, or "Done."."""
 
     async def reply(request: Request) -> ScriptedAnswer:
         given = "Done." if answer is None else answer(request)
@@ -67,13 +67,13 @@ def list_actions(session: Session) -> list[tuple[str, str]]:
 
 
 def list_records(session: Session) -> list[str]:
-    """What was written about swarms as a whole."""
+    """Return the events of all swarm records."""
     bodies = [entry.body for entry in session.tree.entries]
     return [body.data["event"] for body in bodies if isinstance(body, Custom) and body.custom_type == SWARM_RECORD_TYPE]
 
 
 class CallGate:
-    """Lets calls of a model through one by one, so that a test says when each comes to its end."""
+    """Releases model calls one by one, when the test decides."""
 
     def __init__(self) -> None:
         self.waiting = 0

@@ -25,7 +25,7 @@ def can_create_islands() -> bool:
 
 
 def enter(name: str) -> None:
-    """Go there, with this thread and those that it starts."""
+    """Move this thread, and threads that it starts, into the namespace."""
     with open(f"/run/netns/{name}") as file:
         if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
@@ -62,7 +62,7 @@ class Island:
                     threading.Thread(target=_copy_bytes, args=(source, sink), daemon=True).start()
 
     def disconnect(self) -> None:
-        """Nothing gets through any more, and nobody is told."""
+        """Drop all traffic without closing connections."""
         _run_ip("link", "set", self._link, "down")
 
     def reconnect(self) -> None:

@@ -65,7 +65,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
+        except Exception as error:  # noqa: BLE001 - the future's consumer gets it
             future.set_exception(error)
         return future
 
@@ -115,7 +115,7 @@ TOKENS = 15
 
 
 class RandomModel:
-    """Answers, calls tools, takes its time and fails by chance. Each answer says what it is an answer to."""
+    """Answers, calls tools, waits and fails at random. Each answer contains a digest of its request."""
 
     def __init__(self, random: Random, *, faults: float) -> None:
         self.random = random

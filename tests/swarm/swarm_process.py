@@ -1,6 +1,6 @@
 """A process that runs a swarm until it is killed: `python -m tests.swarm.swarm_process FILE CALLS STRATEGY`.
 
-Its model answers and writes a line to the file CALLS for every call that it is asked, so that others can count them.
+Its model writes a line to the file CALLS for every call. The parent process counts the lines.
 The process kills itself, as a crash would, when the number of lines that the session has grows to KILL_AT.
 """
 

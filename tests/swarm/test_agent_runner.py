@@ -1,4 +1,4 @@
-"""How one agent of a swarm works: where it goes on, when it is tried again, and what it fails for."""
+"""Running one agent of a swarm: resuming, retries and failures."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ DOWN = ModelError("m", "server", "down")
         (ZeroDivisionError(), True),
     ],
 )
-def test_what_may_pass_is_tried_again(error: Exception, again: bool) -> None:
+def test_only_temporary_errors_are_retryable(error: Exception, again: bool) -> None:
     assert is_retryable(error) is again
 
 
-def test_waits_double_up_to_a_minute_and_agents_do_not_come_back_together() -> None:
+def test_retry_delays_double_up_to_a_minute_with_jitter() -> None:
     waits = [compute_retry_delay("worker-1", attempt, DOWN) for attempt in range(1, 9)]
 
     assert all(1.5 * 2 ** (n - 1) <= wait <= 2.0 * 2 ** (n - 1) for n, wait in enumerate(waits[:5], 1))
@@ -62,11 +62,11 @@ def test_waits_double_up_to_a_minute_and_agents_do_not_come_back_together() -> N
     assert len({compute_retry_delay(f"worker-{number}", 1, DOWN) for number in range(20)}) > 10
 
 
-def test_a_provider_is_waited_for_as_long_as_it_asks() -> None:
+def test_a_retry_waits_as_long_as_the_provider_asks() -> None:
     assert compute_retry_delay("worker-1", 1, ModelError("m", "rate", "slow down", retry_after=42)) == 42
 
 
-async def test_an_answer_that_is_there_is_not_asked_for_again(session: Session) -> None:
+async def test_an_existing_answer_is_not_requested_again(session: Session) -> None:
     """The process died between the model's last word and the note that the agent is done."""
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
     await swarm.run()
@@ -83,7 +83,7 @@ async def test_an_answer_that_is_there_is_not_asked_for_again(session: Session) 
     assert model.requests == []
 
 
-async def test_one_that_died_among_its_tool_calls_goes_on_behind_them(session: Session) -> None:
+async def test_an_agent_that_died_during_tool_calls_continues_after_them(session: Session) -> None:
     @st.tool
     def look() -> str:
         """Look."""
@@ -106,7 +106,7 @@ async def test_one_that_died_among_its_tool_calls_goes_on_behind_them(session: S
     assert "interrupted" in read_last_message(model.requests[0]).lower()
 
 
-async def test_an_agent_is_told_its_task_whatever_was_said_on_its_branch_before(session: Session) -> None:
+async def test_an_agent_gets_its_prompt_on_a_branch_with_earlier_messages(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(
         session, "crowd", "Sum up", agents=1, strategy="map-reduce", parts=["one", "two"], model=build_model(doors)
@@ -127,7 +127,7 @@ async def test_an_agent_is_told_its_task_whatever_was_said_on_its_branch_before(
     assert "two" in list_messages(session, "crowd/mapper-2")[-2]
 
 
-async def test_an_agent_of_a_session_from_before_began_with_its_first_message(session: Session) -> None:
+async def test_an_agent_of_an_older_file_started_with_its_first_message(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
     await swarm.run()
     lines = [line.replace(b'"begins":true', b'"joins":true') for line in session.read_lines()]
@@ -156,7 +156,7 @@ async def test_an_agent_of_a_session_from_before_began_with_its_first_message(se
         ([AgentAction(action="spawn", agent="a")], False),
     ],
 )
-def test_a_branch_ends_in_an_answer_or_not(bodies: list[st.Body], whole: bool) -> None:
+def test_has_final_answer_checks_the_last_message_of_a_branch(bodies: list[st.Body], whole: bool) -> None:
     session = st.memory()
     session.extend(bodies)
 
@@ -180,7 +180,7 @@ async def test_a_tool_that_aborts_its_agent_makes_it_fail(session: Session) -> N
     assert not session.problems
 
 
-async def test_a_model_that_cannot_be_found_is_a_failure_of_its_agent(session: Session) -> None:
+async def test_an_unknown_model_makes_its_agent_fail(session: Session) -> None:
     def find(name: str) -> object:
         raise NotFound("model", name)
 
@@ -190,7 +190,7 @@ async def test_a_model_that_cannot_be_found_is_a_failure_of_its_agent(session: S
     assert status.agents[0].error == "model 'nobody:none' not found"
 
 
-async def test_handlers_that_fail_are_told_of(session: Session) -> None:
+async def test_failing_handlers_emit_error_events(session: Session) -> None:
     hooks = Hooks()
 
     async def raise_fault(event: object, context: object) -> None:
@@ -204,7 +204,7 @@ async def test_handlers_that_fail_are_told_of(session: Session) -> None:
     assert event.message.startswith("raise_fault failed with ZeroDivisionError")
 
 
-async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session) -> None:
+async def test_a_swarm_that_splits_has_a_maximum_of_agents(session: Session) -> None:
     many = [f"part {number}" for number in range(80)]
     model = build_model(
         lambda r: (
@@ -220,14 +220,14 @@ async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session)
     assert len(status.agents) == 1
 
 
-async def test_work_for_an_agent_that_is_not_there_is_refused(session: Session) -> None:
+async def test_a_job_for_an_unknown_agent_is_refused(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
     with pytest.raises(NotFound, match="agent 'nobody' not found"):
         await swarm.run_job(SwarmJob(session=session.id, swarm=swarm.id, agent="nobody", prompt="Do it"))
 
 
-async def test_work_that_was_done_before_is_not_done_again(session: Session) -> None:
+async def test_a_finished_job_is_not_repeated(session: Session) -> None:
     model = build_model()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=model)
     await swarm.run()
@@ -238,7 +238,7 @@ async def test_work_that_was_done_before_is_not_done_again(session: Session) -> 
     assert [action for _, action in list_actions(session)] == ["spawn", "begin", "complete"]
 
 
-async def test_a_disk_that_takes_nothing_more_is_an_error_for_whoever_waits(tmp_path: Path) -> None:
+async def test_a_full_disk_raises_in_wait(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
@@ -259,7 +259,7 @@ async def test_a_disk_that_takes_nothing_more_is_an_error_for_whoever_waits(tmp_
     assert list_messages(session, "crowd/worker-1")[-1] == "assistant: Done with 'Do it'."
 
 
-async def test_of_a_store_that_fails_under_several_agents_only_whoever_waits_is_told(tmp_path: Path) -> None:
+async def test_a_store_failure_under_several_agents_raises_only_in_wait(tmp_path: Path) -> None:
     unheard: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, told: unheard.append(told))
     session = st.create(file=tmp_path / "s.jsonl")
@@ -281,9 +281,7 @@ async def test_of_a_store_that_fails_under_several_agents_only_whoever_waits_is_
     assert unheard == []
 
 
-async def test_a_swarm_says_where_an_answer_is_that_could_not_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_swarm_reports_where_an_unsaved_answer_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     session = st.create(file=tmp_path / "s.jsonl")
     session.append(st.user("long " * 10_000))

@@ -51,7 +51,7 @@ def test_levels_are_at_75_90_and_100_percent(used: float, level: str | None) -> 
     assert use.level == level
 
 
-def test_of_several_limits_the_most_used_one_counts() -> None:
+def test_the_most_used_limit_counts() -> None:
     budget = Budget(cost=10, tokens=100, seconds=1000)
     spending = Spending(cost=5, tokens=80, seconds=1)
 
@@ -65,7 +65,7 @@ def test_of_several_limits_the_most_used_one_counts() -> None:
     ) == (0, None)
 
 
-def test_the_next_level_of_time_is_known_beforehand() -> None:
+def test_the_time_to_the_next_level_is_computed() -> None:
     budget = Budget(seconds=100)
 
     assert [budget.compute_time_left(Spending(seconds=s)) for s in (0, 75, 89, 95, 100)] == [75, 15, 1, 5, None]
@@ -73,16 +73,16 @@ def test_the_next_level_of_time_is_known_beforehand() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan])
-def test_a_limit_is_an_amount(limit: float) -> None:
+def test_a_limit_must_be_a_positive_number(limit: float) -> None:
     with pytest.raises(InvalidOperation, match="is invalid"):
         Budget(cost=limit).check()
 
 
-def test_a_limit_of_nothing_in_a_file_is_used_up_and_harms_nobody() -> None:
+def test_a_limit_of_zero_in_a_file_counts_as_used_up() -> None:
     assert Budget(cost=0).find_exhausted(Spending()) is not None
 
 
-async def test_a_swarm_tells_of_each_level_once_and_pauses_at_the_last(session: Session) -> None:
+async def test_each_budget_level_is_reported_once_and_the_last_pauses_the_swarm(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=answer_in_turns(50), tools=[again])
 
     status = await swarm.run()
@@ -98,7 +98,7 @@ async def test_a_swarm_tells_of_each_level_once_and_pauses_at_the_last(session: 
     assert list_records(session).count("budget") == 3
 
 
-async def test_with_a_larger_budget_it_goes_on_where_it_was(session: Session) -> None:
+async def test_a_larger_budget_resumes_where_the_swarm_stopped(session: Session) -> None:
     model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
@@ -111,7 +111,7 @@ async def test_with_a_larger_budget_it_goes_on_where_it_was(session: Session) ->
     assert len(model.requests) == 15
 
 
-async def test_resumed_without_a_larger_budget_it_asks_nothing_more(session: Session) -> None:
+async def test_a_resume_without_a_larger_budget_makes_no_calls(session: Session) -> None:
     model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
@@ -123,7 +123,7 @@ async def test_resumed_without_a_larger_budget_it_asks_nothing_more(session: Ses
     assert len(model.requests) == 10
 
 
-async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Session) -> None:
+async def test_a_reopened_swarm_makes_no_calls_without_budget(session: Session) -> None:
     model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
@@ -136,12 +136,12 @@ async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Sess
 
 
 def build_unpriced_model(**info: Any) -> ScriptedModel:
-    """A model that does not tell what it costs."""
+    """A model that does not report its cost."""
     return ScriptedModel([["Done.", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
 
 
 @pytest.mark.parametrize("limits", [{"budget": Budget(cost=1)}, {"agent_budget": Budget(cost=1)}])
-async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on(
+async def test_an_unenforceable_limit_pauses_a_swarm_until_the_limit_is_removed(
     session: Session, limits: dict[str, Budget]
 ) -> None:
     model = build_unpriced_model()
@@ -165,7 +165,7 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
     assert len(model.requests) == 3
 
 
-async def test_resumed_after_one_answer_that_did_not_tell_its_cost_it_goes_on_while_others_do(session: Session) -> None:
+async def test_a_resumed_swarm_continues_while_models_report_their_cost(session: Session) -> None:
     told = {"input": 10, "output": 1, "totalTokens": 11, "cost": {"total": 0.01}}
     answers = [["Done.", ScriptedUsage(usage)] for usage in ({"input": 10}, told, told)]
     model = ScriptedModel(answers, info=ModelInfo(provider="p", model="m"))
@@ -178,7 +178,7 @@ async def test_resumed_after_one_answer_that_did_not_tell_its_cost_it_goes_on_wh
     assert (first.status, last.status) == ("paused", "completed")
 
 
-async def test_what_an_agent_in_another_process_was_not_told_counts_too(session: Session) -> None:
+async def test_unreported_usage_of_another_process_counts(session: Session) -> None:
     model = build_unpriced_model()
 
     class Elsewhere(LocalExecutor):
@@ -205,7 +205,7 @@ async def test_what_an_agent_in_another_process_was_not_told_counts_too(session:
     assert len(model.requests) == 1
 
 
-async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
+async def test_a_cost_limit_works_for_a_free_model(session: Session) -> None:
     model = build_unpriced_model(prices=Prices())
 
     status = await Swarm(session, "crowd", "Do it", agents=3, model=model, budget=Budget(cost=1)).run()
@@ -213,7 +213,7 @@ async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(s
     assert (status.status, status.budget_used) == ("completed", 0)
 
 
-async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: Session) -> None:
+async def test_overspending_is_limited_to_calls_in_progress(session: Session) -> None:
     doors = CallGate()
 
     async def answer(request: Request) -> object:
@@ -233,7 +233,7 @@ async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: 
     assert doors.calls == 4
 
 
-async def test_one_whose_own_budget_is_used_up_waits_and_the_others_go_on(session: Session) -> None:
+async def test_an_agent_with_a_used_up_budget_waits_and_the_others_continue(session: Session) -> None:
     specs = [AgentSpec(name="poor", budget=Budget(cost=0.2)), AgentSpec(name="rich")]
     swarm = Swarm(session, "crowd", "Do it", agents=specs, model=answer_in_turns(6), tools=[again])
 
@@ -249,7 +249,7 @@ async def test_one_whose_own_budget_is_used_up_waits_and_the_others_go_on(sessio
     assert [(agent.status, agent.cost) for agent in done.agents] == [("completed", 0.6), ("completed", 0.6)]
 
 
-async def test_one_that_waits_for_its_budget_takes_nobodys_place(session: Session) -> None:
+async def test_an_agent_that_waits_for_its_budget_uses_no_slot(session: Session) -> None:
     """With one agent at a time, the parts behind the one that is stuck are done all the same."""
     specs = [AgentSpec(name="poor", task="a", budget=Budget(cost=0.1)), AgentSpec(task="b"), AgentSpec(task="c")]
     swarm = Swarm(
@@ -279,7 +279,7 @@ def fill_context(session: Session) -> ScriptedModel:
     return build_model(lambda request: "A summary, or an answer.", window=18_000)
 
 
-async def test_a_summary_that_makes_room_is_given_up_where_the_budget_ends(session: Session) -> None:
+async def test_a_compaction_stops_when_the_budget_runs_out(session: Session) -> None:
     model = fill_context(session)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.05), model=model)
 
@@ -291,7 +291,7 @@ async def test_a_summary_that_makes_room_is_given_up_where_the_budget_ends(sessi
     assert not [entry for entry in session.tree if entry.type == "compaction"]
 
 
-async def test_summaries_that_make_room_count(session: Session) -> None:
+async def test_compactions_count_against_the_budget(session: Session) -> None:
     model = fill_context(session)
 
     status = await Swarm(session, "crowd", "Do it", agents=1, model=model).run()
@@ -301,7 +301,7 @@ async def test_summaries_that_make_room_count(session: Session) -> None:
     assert status.cost == pytest.approx(0.1 * len(model.requests))
 
 
-def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
+def test_running_time_is_limited_without_waiting_for_a_call() -> None:
     """In a world whose time passes at once: at 75, 90 and 100 seconds of 100."""
     loop = InstantLoop()
     times: list[tuple[str, int]] = []
@@ -346,7 +346,7 @@ def _build_store() -> CrashingStore:
     return disk
 
 
-async def test_while_it_is_paused_no_time_is_waited_for(session: Session) -> None:
+async def test_no_time_limit_is_pending_during_a_pause(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(seconds=1000), model=build_model(doors))
     await swarm.start()
@@ -359,7 +359,7 @@ async def test_while_it_is_paused_no_time_is_waited_for(session: Session) -> Non
     await swarm.cancel()
 
 
-async def test_time_while_it_is_paused_does_not_count() -> None:
+async def test_time_during_a_pause_does_not_count() -> None:
     moment = START
     session = Session.create(CrashingStore(), id="s", now=lambda: moment)
     doors = CallGate()
@@ -378,7 +378,7 @@ async def test_time_while_it_is_paused_does_not_count() -> None:
     assert status.agents[0].seconds == 7
 
 
-async def test_a_budget_that_is_used_up_by_the_last_call_stops_nobody(session: Session) -> None:
+async def test_a_budget_used_up_by_the_last_call_does_not_pause_the_swarm(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.1), model=answer_in_turns(1))
 
     status = await swarm.run()
@@ -389,7 +389,7 @@ async def test_a_budget_that_is_used_up_by_the_last_call_stops_nobody(session: S
     assert "paused" not in list_records(session)
 
 
-async def test_nobody_begins_once_the_budget_is_used_up(session: Session) -> None:
+async def test_no_agent_starts_once_the_budget_is_used_up(session: Session) -> None:
     swarm = Swarm(session, "line", "Do it", strategy="pipeline", budget=Budget(cost=0.1), model=answer_in_turns(1))
 
     status = await swarm.run()

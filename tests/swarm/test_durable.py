@@ -1,4 +1,4 @@
-"""Durable swarms: real workers that are killed, stopped and told to leave, and a model server that counts."""
+"""Durable swarms: real workers that are killed, suspended and stopped, and a model server that counts requests."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ from tests.swarm.network_island import Island, can_create_islands
 
 ROOT = Path(__file__).parents[2]
 LEASE = "20"
-"""Seconds. Tests say who is dead, but for the one that waits for it."""
+"""Seconds. Most tests declare workers dead instead of waiting for the lease."""
 LONG = 240.0
 """Seconds in which everything here has to come to its end."""
 
 
 @cache
 def start_fork_server() -> subprocess.Popen[str]:
-    """Forks workers, so that what they import is imported once."""
+    """Start a process that forks workers, which saves their import time."""
     command = [sys.executable, "-m", "tests.swarm.worker_process"]
     started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(started.kill)
@@ -126,7 +126,7 @@ class WorkerProcesses:
         return worker
 
     def declare_dead(self, *dead: WorkerProcess) -> None:
-        """Say that workers are dead, all or these, as their leases would in time."""
+        """Mark all or some workers as dead without waiting for their leases."""
         roster = Roster(WorkDatabase())
         for worker in roster.list_alive():
             if not dead or any(worker.id in other.output for other in dead):
@@ -190,7 +190,7 @@ def create_file_session(tmp_path: Path) -> Session:
 
 
 async def run_swarm(session: Session, *, database: str | None = None, **options: Any) -> SwarmStatus:
-    """Create a swarm or go on with the one that is there, and have workers carry it out."""
+    """Create or resume the swarm of the session, and run it with workers."""
     executor = DurableExecutor(session, database=database)
     known = list_swarms(session)
     try:
@@ -240,7 +240,7 @@ def answer_with_tool(command: str) -> Callable[[dict[str, Any]], str | Answer]:
     return answer
 
 
-async def test_a_worker_denies_what_it_was_not_told_to_allow_and_says_so(
+async def test_a_worker_denies_tool_calls_without_permission_and_reports_them(
     tmp_path: Path, home: Path, workers: WorkerProcesses
 ) -> None:
     made = tmp_path / "made"
@@ -257,9 +257,7 @@ async def test_a_worker_denies_what_it_was_not_told_to_allow_and_says_so(
 # Workers that die
 
 
-async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
-    tmp_path: Path, home: Path, workers: WorkerProcesses
-) -> None:
+async def test_jobs_of_killed_workers_are_resumed(tmp_path: Path, home: Path, workers: WorkerProcesses) -> None:
     """Killed between keeping an answer and writing it, in a tool, in a call of the model, and behind an answer."""
     made, dead = tmp_path / "made", threading.Event()
 
@@ -306,10 +304,10 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         assert "interrupted" in str(shown) or "aborted" in str(shown), shown
 
 
-async def test_a_worker_that_was_only_away_writes_nothing_twice(
+async def test_a_suspended_worker_writes_nothing_twice(
     tmp_path: Path, home: Path, workers: WorkerProcesses, server: PostgresServer
 ) -> None:
-    """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on.
+    """A worker is suspended before it writes a stored answer. Another worker writes it, and the first one wakes up.
 
     The work is in PostgreSQL, the session in a file: a stopped process may keep others from a file of SQLite.
     """
@@ -328,10 +326,10 @@ async def test_a_worker_that_was_only_away_writes_nothing_twice(
         check_integrity(session)
 
 
-async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_the_other_had(
+async def test_two_workers_share_a_database_and_one_resumes_the_jobs_of_the_other(
     home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Session and work are in PostgreSQL. Each worker has a home and a login of its own, as on its own machine."""
+    """Session and work are in PostgreSQL. Each worker has its own home and login, as on separate machines."""
     address = server.new_database()
     theirs = create_worker_role(address)
     monkeypatch.setenv("SESSIONTREE_STORE", address)
@@ -359,14 +357,14 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6
         check_integrity(session)
-        # Their events are not in this home. What they have written is told here.
+        # The workers have other homes. Their events are relayed from the session.
         log = EventLog(build_spool_path(status.id))
         for agent in status.agents:
             told = [event.type for event in log.read(agent=agent.id)]
             assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
 
 
-async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
+async def test_a_worker_that_is_stopped_hands_over_its_jobs_between_two_calls(
     tmp_path: Path, home: Path, workers: WorkerProcesses
 ) -> None:
     go_on = tmp_path / "go-on"
@@ -389,7 +387,7 @@ async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
 @pytest.mark.skipif(not os.environ.get("SESSIONTREE_TORTURE"), reason="run by make torture")
 @pytest.mark.parametrize("store", ["files", "database"])
 @pytest.mark.parametrize("seed", range(10))
-async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
+async def test_randomly_killed_workers_lose_nothing_and_repeat_nothing(
     home: Path, tmp_path: Path, workers: WorkerProcesses, request: pytest.FixtureRequest, seed: int, store: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -427,7 +425,7 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
         status = await running
         assert status.status == "completed", [agent.error for agent in status.agents]
         check_integrity(session)
-        # What was asked for again was under way when its worker was killed, and no note was taken twice.
+        # Only requests in progress at a kill are repeated, and no note is written twice.
         again = Counter(turns)
         assert set(again) == {(f"work of agent {number}", done) for number in range(4) for done in range(4)}
         assert again.total() <= 16 + 2 * kills
@@ -437,10 +435,10 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
 
 @pytest.mark.torture
 @pytest.mark.skipif(not os.environ.get("SESSIONTREE_TORTURE"), reason="run by make torture")
-async def test_a_machine_that_is_cut_off_ends_its_work_and_another_takes_it_up(
+async def test_a_disconnected_machine_exits_and_another_continues_its_jobs(
     home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers in networks of their own; the link of one is cut while its agents wait for their models."""
+    """Two workers in separate networks; one link is cut while agents wait for their models."""
     if not can_create_islands():
         pytest.skip("no network namespaces can be made here")
     address = server.new_database()
@@ -486,7 +484,7 @@ def start_on_island(
 
 
 class SharedServer:
-    """A home with a worker and a model server, whose answers a test says."""
+    """A home with a worker and a model server. Tests set the answers."""
 
     def __init__(self, folder: Path, server: FakeServer) -> None:
         self.folder = folder
@@ -522,9 +520,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
         yield session
 
 
-async def test_agents_work_in_other_processes_and_their_events_are_told_here(
-    place: SharedServer, session: Session
-) -> None:
+async def test_agents_run_in_workers_and_their_events_are_readable_here(place: SharedServer, session: Session) -> None:
     status = await run_swarm(session, agents=3)
     assert status.status == "completed"
     assert [agent.text for agent in status.agents] == ["Done."] * 3
@@ -534,11 +530,11 @@ async def test_agents_work_in_other_processes_and_their_events_are_told_here(
     check_integrity(session)
 
 
-async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: SharedServer, session: Session) -> None:
+async def test_a_worker_limits_concurrent_agents(place: SharedServer, session: Session) -> None:
     pairs = threading.Barrier(2)
 
     def answer(body: dict[str, Any]) -> str:
-        pairs.wait(LONG)  # two are at work at the same time
+        pairs.wait(LONG)  # two run at the same time
         return "Done."
 
     place.answer = answer
@@ -552,7 +548,7 @@ async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: Share
     assert most == 2
 
 
-async def test_a_swarm_has_no_more_agents_at_work_than_it_was_told(place: SharedServer, session: Session) -> None:
+async def test_the_executor_limits_concurrent_agents(place: SharedServer, session: Session) -> None:
     executor = DurableExecutor(session, concurrency=1)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=3, model="test:scripted", executor=executor)
     sent: list[int] = []
@@ -584,9 +580,7 @@ async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Share
     check_integrity(session)
 
 
-async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(
-    place: SharedServer, session: Session
-) -> None:
+async def test_a_process_that_lost_the_swarm_does_not_cancel_its_jobs(place: SharedServer, session: Session) -> None:
     place.answer = lambda body: slow()
     executor = DurableExecutor(session)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
@@ -597,7 +591,7 @@ async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(
     await swarm.detach()
 
     assert await asyncio.to_thread(has_active_jobs, swarm.id)
-    again = DurableExecutor(session)  # as the other process has: it finds what was sent, and may give it up
+    again = DurableExecutor(session)  # like the other process: it finds the sent jobs and may cancel them
     swarm = Swarm.open(session, swarm.id, executor=again)
     await swarm.start()
     await wait_until(lambda: len(again._waiters) == 1)
@@ -620,7 +614,7 @@ async def test_a_swarm_cancelled_by_another_process_stops_too(place: SharedServe
     assert place.server.wait_for(lambda server: server.disconnects > gone)
 
 
-async def test_a_budget_holds_for_agents_in_other_processes(place: SharedServer, session: Session) -> None:
+async def test_a_budget_limits_agents_in_other_processes(place: SharedServer, session: Session) -> None:
     place.answer = lambda body: calls(("c1", "ls", {}))
     status = await run_swarm(session, agents=2, budget=st.Budget(tokens=60))
     assert status.status == "paused"
@@ -628,9 +622,7 @@ async def test_a_budget_holds_for_agents_in_other_processes(place: SharedServer,
     assert len(place.server.requests) == status.tokens / 17
 
 
-async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(
-    place: SharedServer, session: Session
-) -> None:
+async def test_workers_use_only_the_tools_that_the_swarm_requests(place: SharedServer, session: Session) -> None:
     executor = DurableExecutor(session, tools=["ls", "write"], system="Be brief.")
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
     await swarm.run()
@@ -640,7 +632,7 @@ async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(
     assert request["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
-async def test_a_worker_uses_its_usual_model_where_the_swarm_names_none(place: SharedServer, session: Session) -> None:
+async def test_a_worker_uses_its_default_model_if_the_swarm_names_none(place: SharedServer, session: Session) -> None:
     assert (await run_swarm(session, model=None)).status == "completed"
     assert len(place.server.requests) == 1
 
@@ -666,8 +658,8 @@ async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
     assert swarm.status().status == "created"
 
 
-async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: SharedServer, tmp_path: Path) -> None:
-    """The process that runs the strategy is killed; the agents go on, and the next process waits for them."""
+async def test_jobs_of_a_dead_swarm_process_are_found_and_awaited(place: SharedServer, tmp_path: Path) -> None:
+    """The process that runs the strategy is killed; agents continue, and the next process waits for them."""
     create_file_session(tmp_path).close()
     dead = threading.Event()
 
@@ -699,12 +691,12 @@ with st.open({str(tmp_path / "s.jsonl")!r}) as session:
 # Values
 
 
-def test_a_session_in_memory_cannot_be_worked_on_elsewhere() -> None:
+def test_a_session_in_memory_cannot_be_sent_to_workers() -> None:
     with pytest.raises(InvalidOperation, match="in memory"):
         DurableExecutor(st.memory())
 
 
-def test_orders_and_reports_come_through_as_they_were() -> None:
+def test_requests_and_reports_survive_encoding() -> None:
     work = SwarmJob(session="s", swarm="w", agent="a/b %#", prompt="Do it", model="m:n", may_split=True)
     order = JobRequest(work=work, where="/x.jsonl", tools=("read",), system="Be brief.", thinking="low")
     assert decode_request(encode(order)) == order
@@ -712,7 +704,7 @@ def test_orders_and_reports_come_through_as_they_were() -> None:
     assert not build_id_prefix(work).startswith(build_id_prefix(SwarmJob(session="s", swarm="w", agent="a", prompt="")))
 
 
-def test_what_a_worker_says_last_is_what_it_has_under_way_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_renewal_contains_the_last_running_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = DurableWorker(None, database=str(tmp_path / "work.sqlite"))  # type: ignore[arg-type]
     told: list[list[str]] = []
     begun, go_on = threading.Event(), threading.Event()

@@ -58,7 +58,7 @@ def test_events_are_numbered_from_one_and_read_back_as_they_were(log: EventLog) 
     assert [event.type for event in log.read()] == ["swarm", "error"]
 
 
-def test_a_spool_that_is_not_there_is_empty(log: EventLog) -> None:
+def test_a_missing_event_log_is_empty(log: EventLog) -> None:
     assert (log.last, log.read()) == (0, [])
     assert not os.path.exists(log.path)
 
@@ -73,14 +73,14 @@ def test_only_its_owner_can_read_it(log: EventLog) -> None:
 @pytest.mark.parametrize(
     "after", [0, 1, INDEX_STEP - 1, INDEX_STEP, INDEX_STEP + 1, 3 * INDEX_STEP, 3 * INDEX_STEP + 9, 10_000]
 )
-def test_reading_goes_on_behind_any_number(log: EventLog, after: int) -> None:
+def test_reading_starts_after_any_number(log: EventLog, after: int) -> None:
     fill(log, 3 * INDEX_STEP + 10)
 
     for reader in (log, EventLog(log.path)):
         assert [event.seq for event in reader.read(after)] == list(range(after + 1, 3 * INDEX_STEP + 11))
 
 
-def test_there_is_nothing_before_the_first(log: EventLog) -> None:
+def test_a_negative_event_number_is_refused(log: EventLog) -> None:
     with pytest.raises(InvalidOperation, match="numbers start at 1"):
         log.read(-1)
 
@@ -94,7 +94,7 @@ def test_events_are_chosen_by_type_and_agent_and_limited(log: EventLog) -> None:
     assert [event.seq for event in log.read(after=3, agent="agent-1", limit=2)] == [4, 6]
 
 
-async def test_one_who_follows_gets_what_was_and_what_comes_once_and_in_order(log: EventLog) -> None:
+async def test_follow_yields_old_and_new_events_once_and_in_order(log: EventLog) -> None:
     fill(log, 5)
     seen: list[int] = []
 
@@ -115,7 +115,7 @@ async def test_one_who_follows_gets_what_was_and_what_comes_once_and_in_order(lo
     assert seen == [3, 4, 5, 6, 7, 8]
 
 
-def test_several_writers_number_as_one(log: EventLog) -> None:
+def test_several_writers_share_one_numbering(log: EventLog) -> None:
     other = EventLog(log.path)
 
     for _ in range(20):
@@ -126,7 +126,7 @@ def test_several_writers_number_as_one(log: EventLog) -> None:
     assert log.read() == other.read()
 
 
-def test_writers_in_other_processes_number_as_one(log: EventLog) -> None:
+def test_writers_in_other_processes_share_one_numbering(log: EventLog) -> None:
     script = (
         "import sys\nfrom sessiontree.swarm.events import EventLog, SwarmTextDelta\nlog = EventLog(sys.argv[1])\n"
         "for _ in range(200): log.append(SwarmTextDelta(delta='x' * 50))"
@@ -137,7 +137,7 @@ def test_writers_in_other_processes_number_as_one(log: EventLog) -> None:
     assert [event.seq for event in log.read(limit=500)] == list(range(1, 401))
 
 
-def test_a_torn_line_is_passed_over_and_nothing_behind_it_is_lost(log: EventLog) -> None:
+def test_a_torn_line_is_skipped_and_later_lines_are_read(log: EventLog) -> None:
     fill(log, 2)
     with open(log.path, "ab") as file:
         file.write(b'{"type":"text_delta","seq":3,"de')
@@ -149,7 +149,7 @@ def test_a_torn_line_is_passed_over_and_nothing_behind_it_is_lost(log: EventLog)
     assert [event.seq for event in log.read()] == [1, 2, 3, 4]
 
 
-def test_lines_of_unknown_types_are_passed_over(log: EventLog) -> None:
+def test_lines_of_unknown_types_are_skipped(log: EventLog) -> None:
     fill(log, 1)
     with open(log.path, "ab") as file:
         file.write(b'{"type":"from_the_future","seq":2}\nno json\n\xff\n')
@@ -157,21 +157,21 @@ def test_lines_of_unknown_types_are_passed_over(log: EventLog) -> None:
     assert [event.seq for event in log.read()] == [1]
 
 
-def test_an_event_longer_than_what_is_read_at_once_is_read_whole(log: EventLog) -> None:
+def test_an_event_longer_than_one_read_is_read_completely(log: EventLog) -> None:
     log.append(SwarmTextDelta(delta="x" * 1_000_000))
     log.append(SwarmTextDelta(delta="y"))
 
     assert [len(event.delta) for event in EventLog(log.path).read()] == [1_000_000, 1]
 
 
-def test_a_spool_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+def test_an_event_log_that_cannot_be_written_raises(tmp_path: Path) -> None:
     (tmp_path / "swarms").write_text("no folder")
 
     with pytest.raises(StoreError):
         EventLog(tmp_path / "swarms" / "a.events.jsonl").append(SwarmEvent(status="running"))
 
 
-def test_a_temporary_spool_goes_with_its_log() -> None:
+def test_a_temporary_event_log_is_deleted_on_close() -> None:
     log = EventLog()
     log.append(SwarmEvent(status="running"))
     path = log.path
@@ -182,14 +182,14 @@ def test_a_temporary_spool_goes_with_its_log() -> None:
     assert not os.path.exists(path)
 
 
-def test_a_name_from_a_file_cannot_lead_elsewhere() -> None:
+def test_a_swarm_id_cannot_escape_the_spool_folder() -> None:
     folder = os.path.dirname(build_spool_path("a"))
 
     for name in ("../../etc/passwd", "/etc/passwd", "", "a/b\0c", "x" * 500):
         assert os.path.dirname(os.path.abspath(build_spool_path(name))) == folder
 
 
-# What a swarm tells
+# Events of a swarm
 
 
 @st.tool
@@ -198,7 +198,7 @@ def look() -> str:
     return "seen " * 500
 
 
-async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> None:
+async def test_a_run_emits_events_from_start_to_end(session: Session) -> None:
     def answer(request: Request) -> object:
         if "seen" in read_all_messages(request):
             return [Thinking("so it is"), "Done, I think."]
@@ -246,7 +246,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> 
     assert status.cost == 0.2
 
 
-async def test_failures_are_told_and_retries_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failures_and_retries_emit_events(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     answers = iter([ModelError("m", "server", "down"), ModelError("m", "auth", "no key")])
     swarm = Swarm(session, "crowd", "Try", agents=1, model=build_model(lambda request: next(answers)))
@@ -258,8 +258,8 @@ async def test_failures_are_told_and_retries_too(session: Session, monkeypatch: 
     assert (failed.error, failed.attempts) == ("m: no key", 2)
 
 
-async def test_words_are_joined_before_they_are_told(session: Session) -> None:
-    """A thousand words at once are a few events, and a pause shows what was said before it."""
+async def test_deltas_are_joined_before_they_are_emitted(session: Session) -> None:
+    """A thousand deltas make few events, and a pause flushes earlier deltas."""
     words = " ".join(str(number) for number in range(1000))
     swarm = Swarm(session, "crowd", "Talk", agents=1, model=ScriptedModel([[words, Delay(0.2), "The end."]]))
     await swarm.start()
@@ -273,7 +273,7 @@ async def test_words_are_joined_before_they_are_told(session: Session) -> None:
     assert status.status == "completed"
 
 
-async def test_one_who_does_not_read_holds_nobody_back(session: Session) -> None:
+async def test_a_reader_that_does_not_read_blocks_no_writer(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Talk", agents=2, model=build_model(lambda request: "word " * 200))
     stalled = swarm.events.follow()
     await anext(stalled)
@@ -309,7 +309,7 @@ async def test_without_event_streaming_nothing_is_written_and_nothing_can_be_rea
     await swarm.destroy()
 
 
-async def test_a_swarm_goes_on_when_its_events_cannot_be_written(home: Path) -> None:
+async def test_a_swarm_continues_if_its_events_cannot_be_written(home: Path) -> None:
     session = st.create()
     hooks, notices = Hooks(), []
     hooks.listen(lambda event: notices.append(event) if isinstance(event, Notice) else None)

@@ -31,7 +31,7 @@ def count_entries(file: str) -> int:
         return len(session.tree.entries)
 
 
-def test_the_same_answer_written_by_two_processes_is_there_once(file: str) -> None:
+def test_the_same_answer_written_by_two_processes_exists_once(file: str) -> None:
     first, second = open_session(file), open_session(file)
     head = first.heads.leaf
     assert second.heads.leaf == head
@@ -42,7 +42,7 @@ def test_the_same_answer_written_by_two_processes_is_there_once(file: str) -> No
     assert count_entries(file) == before + 1
 
 
-def test_one_that_comes_back_late_finds_its_entry_under_what_came_since(file: str) -> None:
+def test_a_late_worker_finds_its_entry_below_newer_ones(file: str) -> None:
     first, second = open_session(file), open_session(file)
     head = second.heads.leaf
     first.extend([st.assistant("Done."), st.user("And now?")], branch="main", expected=head)
@@ -53,7 +53,7 @@ def test_one_that_comes_back_late_finds_its_entry_under_what_came_since(file: st
     assert count_entries(file) == before
 
 
-def test_another_answer_at_the_same_place_is_a_move_as_ever(file: str) -> None:
+def test_another_answer_at_the_same_place_raises_branch_moved(file: str) -> None:
     first, second = open_session(file), open_session(file)
     head = second.heads.leaf
     first.append(st.assistant("Done."), branch="main", expected=head)
@@ -61,7 +61,7 @@ def test_another_answer_at_the_same_place_is_a_move_as_ever(file: str) -> None:
         second.append(st.assistant("Something else."), branch="main", expected=head)
 
 
-def test_late_results_are_there_once_too(file: str) -> None:
+def test_late_results_are_written_once(file: str) -> None:
     first, second = open_session(file), open_session(file)
     place = first.tree[first.heads.leaf or ""]
     before = count_entries(file)
@@ -70,12 +70,12 @@ def test_late_results_are_there_once_too(file: str) -> None:
     assert count_entries(file) == before + 1
 
 
-def test_the_same_words_said_twice_in_one_piece_of_work_are_two_entries(file: str) -> None:
+def test_the_same_message_twice_in_one_job_makes_two_entries(file: str) -> None:
     session = open_session(file)
     assert session.append(st.assistant("Yes.")).id != session.append(st.assistant("Yes.")).id
 
 
-def test_another_piece_of_work_has_other_ids(file: str) -> None:
+def test_another_job_has_other_ids(file: str) -> None:
     first, second = open_session(file, "w1"), open_session(file, "w2")
     head = first.heads.leaf
     assert second.heads.leaf == head
@@ -84,7 +84,7 @@ def test_another_piece_of_work_has_other_ids(file: str) -> None:
         second.append(st.assistant("Done."), branch="main", expected=head)
 
 
-def test_a_write_whose_answer_was_lost_is_found_or_told(file: str) -> None:
+def test_a_write_with_a_lost_reply_is_found_or_raises(file: str) -> None:
     class Lossy(JsonlStore):
         writes = True
 
@@ -104,7 +104,7 @@ def test_a_write_whose_answer_was_lost_is_found_or_told(file: str) -> None:
     assert count_entries(file) == before + 1
 
 
-def test_nothing_is_written_by_one_that_must_not(file: str) -> None:
+def test_nothing_is_written_if_before_write_raises(file: str) -> None:
     class NotOurs(Exception):
         pass
 

@@ -1,4 +1,4 @@
-"""Experiments: runs in turns on branches of their own, results that outlive the process, and honest winners."""
+"""Experiments: runs on separate branches, results that survive the process, and correct winners."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def build_model(*, name: str = "scripted", **costs: float) -> ScriptedModel:
     return model
 
 
-async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: Session) -> None:
+async def test_each_run_has_its_own_branch_and_no_branch_moves(session: Session) -> None:
     leaf = session.head.leaf
 
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
@@ -119,7 +119,7 @@ async def test_one_run_of_each_is_not_enough(session: Session) -> None:
     assert result.reason == "not enough data: short and long have fewer than two runs"
 
 
-async def test_a_model_that_tells_no_cost_is_not_the_cheapest(session: Session) -> None:
+async def test_a_model_that_reports_no_cost_is_not_the_cheapest(session: Session) -> None:
     free = ScriptedModel(["42"] * 5)
 
     result = await run_experiment(
@@ -129,7 +129,7 @@ async def test_a_model_that_tells_no_cost_is_not_the_cheapest(session: Session) 
     assert result.reason == "not enough data: runs of free have no recorded cost"
 
 
-async def test_runs_are_made_in_turns_in_an_order_that_follows_from_the_seed(session: Session) -> None:
+async def test_the_arms_take_turns_in_an_order_that_depends_on_the_seed(session: Session) -> None:
     def list_order(model: ScriptedModel) -> list[str]:
         return [read_prompt(request) for request in model.requests]
 
@@ -143,7 +143,7 @@ async def test_runs_are_made_in_turns_in_an_order_that_follows_from_the_seed(ses
     assert first != other
 
 
-async def test_no_more_runs_than_allowed_go_on_at_the_same_time(session: Session) -> None:
+async def test_concurrent_runs_are_limited(session: Session) -> None:
     running = most = 0
     together = asyncio.Barrier(3)
 
@@ -152,7 +152,7 @@ async def test_no_more_runs_than_allowed_go_on_at_the_same_time(session: Session
         running += 1
         most = max(most, running)
         async with asyncio.timeout(5):
-            await together.wait()  # three do go on at once
+            await together.wait()  # three run at the same time
         running -= 1
         return "42"
 
@@ -161,7 +161,7 @@ async def test_no_more_runs_than_allowed_go_on_at_the_same_time(session: Session
     assert most == 3
 
 
-async def test_arms_may_be_models_that_answer_what_is_there(session: Session) -> None:
+async def test_arms_may_be_models_that_answer_the_last_message(session: Session) -> None:
     question = session.append(st.user("Which?")).id
     arms = [Arm(name=name, model=build_model(name=name)) for name in ("small", "large")]
 
@@ -217,7 +217,7 @@ async def test_models_by_name_are_found(session: Session) -> None:
         (ARMS, {"name": "main"}, "branch 'main' already exists"),
     ],
 )
-async def test_what_cannot_begin_is_refused_before_anything_is_written(
+async def test_an_invalid_experiment_is_refused_before_anything_is_written(
     session: Session, arms: list[Arm], options: dict[str, Any], reason: str
 ) -> None:
     before = len(session.tree)
@@ -251,7 +251,7 @@ async def test_a_run_that_fails_leaves_the_others_and_there_is_no_winner(session
         ([Thinking("Hm.")], "it answered nothing"),
     ],
 )
-async def test_a_run_without_a_whole_answer_has_failed(session: Session, answer: list[Any], why: str) -> None:
+async def test_a_run_without_a_complete_answer_fails(session: Session, answer: list[Any], why: str) -> None:
     cheap = ScriptedModel([[*answer, ScriptedUsage({"input": 1, "cost": 1e-6})]] * 5)
     arms = [ARMS[0], Arm(name="cut", prompt="Go.", model=cheap)]
 
@@ -261,7 +261,7 @@ async def test_a_run_without_a_whole_answer_has_failed(session: Session, answer:
     assert "runs of cut failed" in result.reason
 
 
-async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session) -> None:
+async def test_failed_runs_are_repeated_on_resume(session: Session) -> None:
     broken = ScriptedModel([ModelError("m", "auth", "no key"), *["42"] * 2])
     arms = [ARMS[0], Arm(name="shaky", prompt="Go.", model=broken)]
     first = await run_experiment(session, "HEAD", arms, runs=2, model=build_model())
@@ -275,8 +275,8 @@ async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session)
     assert len(broken.requests) == 3
 
 
-async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Session) -> None:
-    """Made again until they pass, its runs would be those that luck chose."""
+async def test_an_arm_with_repeated_failures_does_not_win(session: Session) -> None:
+    """Runs repeated until they succeed are a biased sample."""
     call = [ToolCall("c", "look", {}), ScriptedUsage({"input": 7, "cost": 0.0005})]
     passes = ["42", ScriptedUsage({"input": 1, "cost": 0.0001})]
     flaky = ScriptedModel([call, ModelError("m", "rejected", "I cannot"), *[passes] * 5])
@@ -295,7 +295,7 @@ async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Sess
     )
 
 
-async def test_a_fault_of_ours_is_raised_when_those_under_way_are_done(session: Session) -> None:
+async def test_an_unexpected_exception_is_raised_after_runs_in_progress_finish(session: Session) -> None:
     def raise_fault(request: Request) -> str:
         raise ZeroDivisionError
 
@@ -339,7 +339,7 @@ async def test_results_are_read_back_from_the_session_alone(file_session: Sessio
         assert not again.problems
 
 
-async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(file_session: Session) -> None:
+async def test_a_killed_experiment_resumes_without_repeating_finished_runs(file_session: Session) -> None:
     model = build_model()
     made: list[RunProgress] = []
 
@@ -363,9 +363,7 @@ async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(file_s
 
 
 @pytest.mark.parametrize("state", ["started", "scoring"])
-async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_only_scored(
-    file_session: Session, state: str
-) -> None:
+async def test_a_killed_run_is_repeated_and_an_answered_run_is_only_scored(file_session: Session, state: str) -> None:
     model = build_model()
 
     def kill(step: RunProgress) -> None:
@@ -388,7 +386,7 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
     assert [run.scores["exact"] for run in result.runs] == [1.0, 0.0]
 
 
-async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None:
+async def test_a_resumed_experiment_uses_its_original_tools(session: Session) -> None:
     model = build_model()
     Experiment.create(session, "HEAD", ARMS, runs=1, model=model, tools=[look])
     Experiment.create(session, "HEAD", ARMS, runs=1, model=model)
@@ -399,14 +397,14 @@ async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None
     assert [[tool.name for tool in request.tools] for request in model.requests] == [["look"]] * 2 + [[]] * 2
 
 
-async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
+async def test_a_resume_without_the_original_tools_is_refused(session: Session) -> None:
     Experiment.create(session, "HEAD", ARMS, runs=1, model=build_model(), tools=[look, touch])
 
     with pytest.raises(InvalidOperation, match="started with the tool look, which is not available here"):
         await Experiment.open(session, "ab-1", model=build_model(), tools=[touch]).run()
 
 
-async def test_one_that_is_done_needs_its_tools_no_more(session: Session) -> None:
+async def test_a_finished_experiment_opens_without_its_tools(session: Session) -> None:
     done = await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model(), tools=[look])
 
     again = Experiment.open(session, "ab-1", model=build_model())
@@ -414,7 +412,7 @@ async def test_one_that_is_done_needs_its_tools_no_more(session: Session) -> Non
     assert again.result() == await again.run() == done
 
 
-async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(session: Session) -> None:
+async def test_a_plan_without_tool_names_resumes_with_the_given_tools(session: Session) -> None:
     Experiment.create(session, "HEAD", ARMS, runs=1, model=build_model())
     (plan,) = (entry.body for entry in session.tree if entry.type == "custom")
     assert isinstance(plan, Custom)
@@ -428,7 +426,7 @@ async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(sess
     assert [[tool.name for tool in request.tools] for request in model.requests] == [["look"]] * 2
 
 
-async def test_what_another_process_has_done_is_seen(file_session: Session) -> None:
+async def test_changes_of_another_process_are_visible(file_session: Session) -> None:
     here = Experiment.create(file_session, "HEAD", ARMS, runs=1, model=build_model())
     with st.open(file_session.id) as beside:
         there = Experiment.open(beside, here.id, model=ScriptedModel())
@@ -437,7 +435,7 @@ async def test_what_another_process_has_done_is_seen(file_session: Session) -> N
         assert await there.run() == result
 
 
-async def test_one_process_at_a_time_runs_it(file_session: Session) -> None:
+async def test_one_process_at_a_time_runs_an_experiment(file_session: Session) -> None:
     async def answer(request: Request) -> str:
         with (
             st.open(file_session.id) as beside,
@@ -451,7 +449,7 @@ async def test_one_process_at_a_time_runs_it(file_session: Session) -> None:
     assert all(run.ok for run in result.runs)
 
 
-async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: Session) -> None:
+async def test_a_cancelled_experiment_aborts_its_runs_and_can_resume(session: Session) -> None:
     slow = ScriptedModel([["So", Delay(30)]] * 2)
     going = asyncio.create_task(run_experiment(session, "HEAD", ARMS, runs=1, model=slow))
     async with asyncio.timeout(10):
@@ -494,7 +492,7 @@ async def test_branches_that_were_renamed_are_followed(session: Session) -> None
     assert list_experiments(session) == [result]
 
 
-async def test_renaming_it_while_it_runs_does_no_harm(session: Session) -> None:
+async def test_an_experiment_can_be_renamed_while_it_runs(session: Session) -> None:
     def rename(step: RunProgress) -> None:
         if step.state == "scoring" and "ab-1" in session.heads.heads:
             session.rename_branch("ab-1", "tone")
@@ -504,7 +502,7 @@ async def test_renaming_it_while_it_runs_does_no_harm(session: Session) -> None:
     assert (result.name, len(result.runs)) == ("tone", 4)
 
 
-async def test_a_function_that_scores_has_to_be_given_again(session: Session) -> None:
+async def test_a_function_scorer_must_be_passed_again(session: Session) -> None:
     def length(candidate: Candidate) -> int:
         return len(candidate.text)
 
@@ -526,7 +524,7 @@ async def test_a_function_that_scores_has_to_be_given_again(session: Session) ->
         {"kind": "???"},
     ],
 )
-async def test_records_that_are_not_what_they_should_be_are_passed_over(session: Session, data: Any) -> None:
+async def test_invalid_records_are_ignored(session: Session, data: Any) -> None:
     await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model())
     session.append(Custom(custom_type="sessiontree.experiment", data=data))
     session.append(st.AgentAction(action="spawn", agent="x", data={"experiment": data}))
@@ -534,7 +532,7 @@ async def test_records_that_are_not_what_they_should_be_are_passed_over(session:
     assert [found.name for found in list_experiments(session)] == ["ab-1"]
 
 
-async def test_figures_beyond_all_measure_are_none(session: Session) -> None:
+async def test_extremely_large_values_are_ignored(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
     record = next(entry for entry in session.branch("ab-1").path()[::-1] if entry.custom_type is not None)
     assert isinstance(record.body, Custom)
@@ -564,7 +562,7 @@ async def test_scores_decide_where_they_are_the_metric(session: Session) -> None
     assert [arm.metrics["matches"].mean for arm in result.arms] == [1.0, 1.0]
 
 
-async def test_what_the_judge_costs_is_counted_apart(session: Session) -> None:
+async def test_the_cost_of_the_judge_is_counted_separately(session: Session) -> None:
     judge = ScriptedModel([["GRADE: 4", ScriptedUsage({"input": 100, "cost": 0.5})]] * 4)
 
     result = await run_experiment(
@@ -579,7 +577,7 @@ async def test_what_the_judge_costs_is_counted_apart(session: Session) -> None:
     assert all(run.scores == {"judge": 4.0} for run in result.runs)
 
 
-async def test_the_judge_is_not_told_whose_answer_it_is(session: Session) -> None:
+async def test_the_judge_does_not_see_the_arm(session: Session) -> None:
     judge = ScriptedModel(["GRADE: 4"] * 4)
 
     await run_experiment(session, "HEAD", ARMS, runs=2, scorers=[judge_with(judge)], model=build_model())
@@ -610,7 +608,7 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
         "not enough data: short and long have the same judge",
         "not enough data: long and short have the same judge",
     )
-    assert (len(judge.requests), len(seen)) == (12, 10)  # what was scored is not scored again
+    assert (len(judge.requests), len(seen)) == (12, 10)  # existing scores are kept
     assert {run.scores["length"] for run in again.runs} == {2.0, 9.0}
     assert again.judging_tokens > first.judging_tokens
 
@@ -618,7 +616,7 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
 # Budgets
 
 
-async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> None:
+async def test_an_experiment_stops_at_its_budget_and_resumes_with_a_larger_one(session: Session) -> None:
     model = build_model()
 
     first = await run_experiment(session, "HEAD", ARMS, runs=3, model=model, budget=Budget(tokens=35), concurrency=1)
@@ -631,7 +629,7 @@ async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> No
     assert len(rest.runs) == len(model.requests) == 6
 
 
-async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Session) -> None:
+async def test_a_budget_is_exceeded_only_by_calls_in_progress(session: Session) -> None:
     number = itertools.count()
 
     def answer(request: Request) -> list[Any]:
@@ -663,7 +661,7 @@ async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
 
 
 def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
-    """A model that tells only this of what it takes."""
+    """A model that reports only this usage."""
     return ScriptedModel([["42", ScriptedUsage(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
 
 
@@ -674,7 +672,7 @@ def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
         (Budget(tokens=9), {"cost": 1}, "the token limit cannot be enforced: p:m does not report its tokens"),
     ],
 )
-async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goes_on(
+async def test_an_unenforceable_limit_stops_an_experiment_until_the_limit_is_removed(
     session: Session, budget: Budget, usage: dict[str, Any], why: str
 ) -> None:
     model = build_unpriced_model(usage)
@@ -686,7 +684,7 @@ async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goe
     assert len(rest.runs) == len(model.requests) == 4
 
 
-async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
+async def test_a_cost_limit_works_for_a_free_model(session: Session) -> None:
     free = build_unpriced_model({"input": 10}, prices=Prices())
 
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=free, budget=Budget(cost=0.01))
@@ -694,7 +692,7 @@ async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(s
     assert len(result.runs) == 4
 
 
-async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(session: Session) -> None:
+async def test_a_judge_with_unknown_cost_is_not_asked_again(session: Session) -> None:
     judge = ScriptedModel([["GRADE: 4", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="judge"))
 
     result = await run_experiment(
@@ -715,7 +713,7 @@ async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(se
 # Watching and promoting
 
 
-async def test_those_who_watch_see_every_run_begin_and_end(session: Session) -> None:
+async def test_watch_reports_the_start_and_end_of_every_run(session: Session) -> None:
     steps: list[RunProgress] = []
 
     await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model(), watch=steps.append)
@@ -727,7 +725,7 @@ async def test_those_who_watch_see_every_run_begin_and_end(session: Session) -> 
     assert all((step.run is not None) == (step.state == "done") for step in steps)
 
 
-async def test_handlers_know_on_whose_branch_they_are(session: Session) -> None:
+async def test_handlers_get_the_branch_of_their_agent(session: Session) -> None:
     hooks, seen = Hooks(), set[str]()
     hooks.on("before_message", lambda event, context: seen.add(context.branch.name))
 
@@ -736,7 +734,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session) -> None:
     assert seen == {"ab-1/short-1", "ab-1/long-1"}
 
 
-async def test_the_best_run_is_promoted(session: Session) -> None:
+async def test_the_best_run_can_be_promoted(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model(one=0.01, length=0.05))
     assert result.best is not None
 

@@ -31,9 +31,7 @@ def run_until_killed(file: Path, calls: Path, strategy: str, kill_at: int) -> in
 
 
 @pytest.mark.parametrize(("strategy", "step"), [("parallel", 7), ("map-reduce", 9), ("pipeline", 5), ("tree", 4)])
-def test_a_swarm_whose_process_is_killed_again_and_again_comes_to_its_end(
-    tmp_path: Path, strategy: str, step: int
-) -> None:
+def test_a_swarm_completes_although_its_process_is_killed_repeatedly(tmp_path: Path, strategy: str, step: int) -> None:
     file, calls = tmp_path / "s.jsonl", tmp_path / "calls"
     with st.create(file=file) as session:
         session.append(st.user("Hello"))
@@ -60,7 +58,7 @@ def test_a_swarm_whose_process_is_killed_again_and_again_comes_to_its_end(
     assert len(answers) == len(status.agents)
 
 
-def test_finished_work_is_not_asked_for_again(tmp_path: Path) -> None:
+def test_finished_work_is_not_repeated(tmp_path: Path) -> None:
     """Of three stages the first is done when the process dies: the next process asks for the other two."""
     file, calls = tmp_path / "s.jsonl", tmp_path / "calls"
     st.create(file=file).close()

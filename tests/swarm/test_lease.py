@@ -1,4 +1,4 @@
-"""Holds: one process at a time works on a swarm, wherever its session is."""
+"""Leases: one process at a time runs a swarm, in files and databases."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from sessiontree.swarm.lease import Lease, build_lease_path, is_leased, open_lea
 
 @contextmanager
 def use_machine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Another machine: it shares nothing but what is in the database."""
+    """Simulate another machine, which shares only the database."""
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("SESSIONTREE_HOME", str(path))
         yield
 
 
-def test_of_a_session_in_memory_nobody_else_knows() -> None:
+def test_the_lease_of_a_session_in_memory_is_always_free() -> None:
     session = Session.create(MemoryStore(), id="s")
 
     assert open_lease(session, "w").acquire()
     assert not is_leased(session, "w")
 
 
-def test_one_at_a_time_has_it(tmp_path: Path) -> None:
+def test_a_lease_has_one_holder(tmp_path: Path) -> None:
     first, second = Lease(str(tmp_path / "w.lock")), Lease(str(tmp_path / "w.lock"))
 
     assert first.acquire()
@@ -57,7 +57,7 @@ def test_one_at_a_time_has_it(tmp_path: Path) -> None:
     assert second.acquire()
 
 
-def test_one_who_only_looks_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_held_does_not_block_acquire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "w.lock"
     with path.open("w") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_EX)
@@ -66,7 +66,7 @@ def test_one_who_only_looks_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytes
         assert Lease(str(path)).acquire()
 
 
-async def test_one_that_is_cancelled_while_it_takes_it_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_acquire_releases_the_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hold, begun, go_on = Lease(str(tmp_path / "w.lock")), threading.Event(), threading.Event()
 
     def acquire_slowly() -> bool:
@@ -87,12 +87,12 @@ async def test_one_that_is_cancelled_while_it_takes_it_lets_go(tmp_path: Path, m
     assert taking.cancelled()
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
+def test_is_held_creates_no_file(tmp_path: Path) -> None:
     assert not Lease(str(tmp_path / "none" / "w.lock")).is_held
     assert not (tmp_path / "none").exists()
 
 
-def test_it_goes_by_the_id_alone_as_always_and_a_fork_has_its_own(tmp_path: Path) -> None:
+def test_a_lease_depends_on_the_id_and_a_fork_has_its_own(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
     before = Lease(build_lease_path("w"))
 
@@ -102,7 +102,7 @@ def test_it_goes_by_the_id_alone_as_always_and_a_fork_has_its_own(tmp_path: Path
     assert open_lease(session, "w", is_own=False).acquire()
 
 
-async def test_a_fork_goes_on_with_an_experiment_while_another_process_works_on_it_where_it_was_made(
+async def test_a_fork_resumes_an_experiment_while_another_process_runs_the_original(
     tmp_path: Path,
 ) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
@@ -140,7 +140,7 @@ def test_machines_that_share_a_database_take_turns(
 
 
 def lose_connections(database: str) -> None:
-    """As a restart of the server does: no process has what it held."""
+    """Terminate all connections that hold locks, like a server restart."""
     with psycopg.connect(database, autocommit=True) as admin:
         admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_locks WHERE locktype = 'advisory'")
 
@@ -162,7 +162,7 @@ sys.stdin.read()
 """
 
 
-def test_the_database_takes_it_from_who_is_gone(database: str, tmp_path: Path) -> None:
+def test_the_database_releases_the_lease_of_a_dead_process(database: str, tmp_path: Path) -> None:
     session = st.create("talk", dir=database)
     elsewhere = {**os.environ, "SESSIONTREE_HOME": str(tmp_path / "other")}
     command = [sys.executable, "-c", CHILD, session.location]
@@ -175,7 +175,7 @@ def test_the_database_takes_it_from_who_is_gone(database: str, tmp_path: Path) -
     wait_until(open_lease(session, "w").acquire)
 
 
-def test_one_whose_connection_was_lost_has_it_again(
+def test_a_lease_is_acquired_again_after_a_lost_connection(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
@@ -193,7 +193,7 @@ def test_one_whose_connection_was_lost_has_it_again(
     wait_until(there.acquire)
 
 
-def test_one_who_comes_while_the_connection_is_lost_keeps_it(
+def test_a_process_that_acquires_during_a_lost_connection_keeps_the_lease(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 600)
@@ -212,7 +212,7 @@ def test_one_who_comes_while_the_connection_is_lost_keeps_it(
 
 
 def acquire_elsewhere(database: str) -> psycopg.Connection[Any]:
-    """Another process that has the lock now, since it waited for it when the connection was lost."""
+    """Simulate a process that waited for the lock and got it when the connection was lost."""
     admin, other = (psycopg.connect(database, autocommit=True) for _ in range(2))
     find = "SELECT pid, classid::bigint, objid::bigint FROM pg_locks WHERE locktype = 'advisory' AND granted"
     pid, *key = admin.execute(find).fetchone() or ()
@@ -226,7 +226,7 @@ def acquire_elsewhere(database: str) -> psycopg.Connection[Any]:
     return other
 
 
-def test_one_that_lost_it_to_another_knows(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_lease_is_detected(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
     here = open_lease(st.create("talk", dir=database), "w")
     assert here.acquire()
@@ -238,7 +238,7 @@ def test_one_that_lost_it_to_another_knows(database: str, monkeypatch: pytest.Mo
     assert not here.is_lost
 
 
-async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_swarm_stops_when_another_machine_takes_it_over(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
     monkeypatch.setattr("sessiontree.swarm.swarm.POLL_INTERVAL", 0.01)
     session = st.create("talk", dir=database)
@@ -259,7 +259,7 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
     assert extract_text(last.body.message["content"]) == "half of "
 
 
-async def test_an_experiment_that_another_machine_works_on_stops_here(
+async def test_an_experiment_stops_when_another_machine_takes_it_over(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
@@ -280,7 +280,7 @@ async def test_an_experiment_that_another_machine_works_on_stops_here(
     assert [run.finished for run in ExperimentLog(session).list_pending(find_plan(session, "e"))] == [None, None]
 
 
-def test_a_machine_that_falls_silent_is_found_out_by_the_server(database: str) -> None:
+def test_the_server_detects_a_dead_connection(database: str) -> None:
     with connection.get_database(parse_address(database)).connect() as held:
         seconds = [held.execute(f"SHOW tcp_keepalives_{name}".encode()).fetchone() for name in ("idle", "interval")]
         count = held.execute("SHOW tcp_keepalives_count").fetchone()

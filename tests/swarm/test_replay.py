@@ -1,4 +1,4 @@
-"""What a session tells of its swarms: the same whether it is followed or read back, and whatever the file says."""
+"""Replay: a tracked swarm and one read from the file have the same state, and invalid files can be read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reopen(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("strategy", ["parallel", "map-reduce", "pipeline", "tree"])
-async def test_read_back_a_swarm_is_what_it_was(session: Session, strategy: str) -> None:
+async def test_a_reopened_swarm_has_the_same_status(session: Session, strategy: str) -> None:
     swarm = Swarm(session, "crowd", "Do it", strategy=strategy, model=build_model())
 
     status = await swarm.run()
@@ -54,7 +54,7 @@ async def test_read_back_a_swarm_is_what_it_was(session: Session, strategy: str)
     assert list_swarms(reopen(session)) == [status]
 
 
-async def test_of_an_agent_whose_answer_was_cut_off_that_is_told(session: Session) -> None:
+async def test_a_truncated_answer_is_reported_as_the_agents_error(session: Session) -> None:
     answers = {"one": ["Half of an ans", ScriptedStop("length")], "two": "Whole."}
     model = build_model(lambda request: answers[str(request.messages[-1]["content"]).split()[-1]])
     specs = [AgentSpec(name=name, task=f"Do {name}") for name in answers]
@@ -67,7 +67,7 @@ async def test_of_an_agent_whose_answer_was_cut_off_that_is_told(session: Sessio
     ]
 
 
-async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None:
+async def test_the_status_of_a_running_swarm_is_current(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
@@ -81,9 +81,7 @@ async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None
 
 
 @pytest.mark.parametrize("renamed", [{"from": "crowd", "to": 7}, {"from": "crowd"}, ["crowd", "other"], None])
-async def test_a_head_record_that_names_no_new_name_renames_no_branch_of_a_swarm(
-    session: Session, renamed: Any
-) -> None:
+async def test_an_invalid_rename_record_renames_no_branch_of_a_swarm(session: Session, renamed: Any) -> None:
     await Swarm(session, "crowd", "Do it", model=build_model()).run()
     data = {**session.heads.build_record().data, "renamed": renamed}
     line = {
@@ -101,7 +99,7 @@ async def test_a_head_record_that_names_no_new_name_renames_no_branch_of_a_swarm
     assert status.branch == "crowd"
 
 
-async def test_a_swarm_whose_agents_all_failed_has_done_nothing(session: Session) -> None:
+async def test_a_swarm_with_only_failed_agents_has_no_progress(session: Session) -> None:
     model = build_model(lambda request: ModelError("m", "auth", "no key"))
 
     status = await Swarm(session, "crowd", "Do it", agents=3, model=model).run()
@@ -110,7 +108,7 @@ async def test_a_swarm_whose_agents_all_failed_has_done_nothing(session: Session
     assert (status.status, status.progress) == ("failed", 0)
 
 
-async def test_of_a_swarm_that_was_given_up_only_what_was_completed_is_progress(session: Session) -> None:
+async def test_the_progress_of_a_cancelled_swarm_counts_completed_agents(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=4, model=build_model(doors))
     await swarm.start()
@@ -124,7 +122,7 @@ async def test_of_a_swarm_that_was_given_up_only_what_was_completed_is_progress(
     assert (swarm.status().status, swarm.status().progress) == ("cancelled", 0.25)
 
 
-async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Session) -> None:
+async def test_agents_cancelled_by_scaling_do_not_count_as_remaining_work(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=4, model=build_model(doors))
     await swarm.start()
@@ -140,7 +138,7 @@ async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Se
     await swarm.cancel()
 
 
-async def test_the_time_of_a_swarm_at_work_goes_on_while_nothing_is_written(session: Session) -> None:
+async def test_the_time_of_a_running_swarm_advances_without_writes(session: Session) -> None:
     doors, later = CallGate(), [0]
     swarm = Swarm(
         session,
@@ -162,7 +160,7 @@ async def test_the_time_of_a_swarm_at_work_goes_on_while_nothing_is_written(sess
     await swarm.cancel()
 
 
-async def test_what_a_person_says_on_an_agents_branch_afterwards_is_not_the_agents(session: Session) -> None:
+async def test_later_messages_on_an_agents_branch_do_not_count_as_the_agents(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
     status = await swarm.run()
 
@@ -175,7 +173,7 @@ async def test_what_a_person_says_on_an_agents_branch_afterwards_is_not_the_agen
 @pytest.mark.parametrize(
     "fact", [CreatedRecord(swarm="a", name="b", task="c", strategy="d", agents=1), PausedRecord(swarm="a")]
 )
-def test_facts_are_read_as_they_were_written(fact: Any) -> None:
+def test_records_are_read_as_they_were_written(fact: Any) -> None:
     assert read_record(build_record_body(fact)) == fact
 
 
@@ -183,7 +181,7 @@ def test_facts_are_read_as_they_were_written(fact: Any) -> None:
     "deed",
     [SpawnAction(swarm="a", role="b", task="c", branch="d", reads=("e",)), FailAction(swarm="a", error="b", attempt=1)],
 )
-def test_deeds_are_read_as_they_were_written(deed: Any) -> None:
+def test_actions_are_read_as_they_were_written(deed: Any) -> None:
     assert read_action(build_action_body("x", deed)) == deed
 
 
@@ -216,7 +214,7 @@ words = some.sampled_from(["s", "a", "main", "x", ""])
         max_size=8,
     )
 )
-def test_whatever_a_file_says_of_swarms_can_be_read(lines: list[Any]) -> None:
+def test_any_swarm_entries_in_a_file_can_be_read(lines: list[Any]) -> None:
     session = st.memory()
     session.append(build_record_body(CreatedRecord(swarm="s", name="main", task="t", strategy="p", agents=1)))
     for is_fact, event, action, agent, data in lines:
@@ -247,7 +245,7 @@ async def test_the_first_end_is_the_end(session: Session) -> None:
     assert swarm.status().status == "destroyed"
 
 
-async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> None:
+async def test_the_first_of_two_records_with_the_same_id_counts(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
     session.append(
         build_record_body(CreatedRecord(swarm=swarm.id, name="main", task="Take over", strategy="x", agents=99))
@@ -256,7 +254,7 @@ async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> No
     assert swarm.status().task == "Do it"
 
 
-async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -> None:
+async def test_records_are_appended_after_entries_of_other_writers(tmp_path: Any) -> None:
     file = tmp_path / "s.jsonl"
     session = st.create(file=file)
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
@@ -270,9 +268,7 @@ async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_swarm_is_of_the_session_it_was_made_in_and_a_fork_has_only_what_was_said(
-    session: Session, whole: bool
-) -> None:
+async def test_a_fork_copies_messages_but_no_swarms(session: Session, whole: bool) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
     forked = st.fork(session, at="crowd", whole=whole)
@@ -284,7 +280,7 @@ async def test_a_swarm_is_of_the_session_it_was_made_in_and_a_fork_has_only_what
         Swarm.open(forked, swarm.id)
 
 
-def test_a_swarm_of_a_session_that_does_not_say_where_it_was_made_is_of_that_session(session: Session) -> None:
+def test_a_swarm_without_a_session_id_belongs_to_its_session(session: Session) -> None:
     session.append(
         build_record_body(CreatedRecord(swarm="old", name="main", task="Do it", strategy="parallel", agents=1))
     )
@@ -292,6 +288,6 @@ def test_a_swarm_of_a_session_that_does_not_say_where_it_was_made_is_of_that_ses
     assert [status.id for status in list_swarms(session)] == ["old"]
 
 
-def test_a_session_without_swarms_tells_of_none() -> None:
+def test_a_session_without_swarms_lists_none() -> None:
     assert list_swarms(st.memory()) == []
     assert SwarmTracker(st.memory()).read().swarms == {}

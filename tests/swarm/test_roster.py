@@ -40,7 +40,7 @@ def build_worker(name: str) -> WorkerInfo:
     return WorkerInfo(id=f"{name}-{os.urandom(4).hex()}", host="here", concurrency=3, home="h")
 
 
-def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -> None:
+def test_a_worker_is_listed_from_register_to_retire(roster: Roster) -> None:
     a, b = build_worker("a"), build_worker("b")
     roster.register(a)
     roster.register(b)
@@ -52,7 +52,7 @@ def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -
     assert b.id not in roster.mark_dead()
 
 
-def test_one_that_was_taken_for_dead_is_told_so(database: WorkDatabase, roster: Roster) -> None:
+def test_a_worker_with_an_expired_lease_cannot_renew_it(database: WorkDatabase, roster: Roster) -> None:
     hasty = Roster(database, lease=-1)  # over before it begins
     a, b = build_worker("a"), build_worker("b")
     hasty.register(a)
@@ -70,14 +70,14 @@ def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(tmp_path / "deep" / "work.db").st_mode) == 0o600
 
 
-def test_work_is_in_the_home_or_where_the_sessions_are(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_work_database_is_in_the_home_or_with_the_sessions(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert WorkDatabase().display_name == str(home / ".sessiontree" / "work.db")
     monkeypatch.setenv("SESSIONTREE_STORE", "postgresql://ann:secret@db.example/work")
     assert WorkDatabase().display_name == "postgresql://ann@db.example/work"
     assert "secret" in WorkDatabase().url
 
 
-def test_one_who_may_not_make_the_tables_is_told_what_is_missing(server: Server) -> None:
+def test_a_role_that_cannot_create_tables_gets_a_clear_error(server: Server) -> None:
     url = server.new_database()
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("CREATE ROLE weak LOGIN")
@@ -104,7 +104,7 @@ def test_hosts_without_a_port_have_the_usual_one() -> None:
     assert database.url == "postgresql://ann:p%40ss@/work?host=::1,db.example&port=5432,6000&sslmode=require"
 
 
-def test_what_stands_behind_hosts_without_a_path_is_kept() -> None:
+def test_a_query_after_hosts_without_a_path_is_kept() -> None:
     database = WorkDatabase("postgresql://one,two?sslmode=verify-full&user=ann")
 
     assert database.url == "postgresql:///?host=one,two&port=5432,5432&sslmode=verify-full&user=ann"
@@ -117,6 +117,6 @@ def test_a_database_that_cannot_be_reached_is_an_error_without_its_password() ->
     assert "secret" not in str(raised.value)
 
 
-def test_many_may_make_the_database_at_once(tmp_path: Path) -> None:
+def test_several_processes_can_create_the_database_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: WorkDatabase(str(tmp_path / "work.db")).migrate(), range(8)))

@@ -45,7 +45,7 @@ LONG = 5_000.0
 
 
 async def run_two_rounds(crew: Scheduler) -> str:
-    """A strategy of one's own: some agents, then one that reads them."""
+    """A custom strategy: several agents, and one that reads their results."""
     first = await crew.gather(crew.run(f"{crew.task} {number}", role="scout") for number in range(1, crew.agents + 1))
     last = await crew.run(crew.task, role="chief", reads=[result for result in first if result.ok])
     return last.text
@@ -228,7 +228,7 @@ class World:
                 assert agent.tokens <= own.tokens + TOKENS
 
     def _check_live(self, session: Session, swarm: Swarm) -> None:
-        """What the session alone tells is what the swarm tells."""
+        """The status read from the session equals the live status."""
         copy = Session(CrashingStore(_read_bytes(session)))
         assert list_swarms(copy) == [swarm._state.build_status(None, session.id)]
         assert copy.heads.heads == session.heads.heads
@@ -279,7 +279,7 @@ class World:
             )
 
     def _check_agent(self, session: Session, id: str, branch: str, result: str | None) -> None:
-        """Nothing was said on an agent's branch once it had completed, and its result is the last it said."""
+        """A completed agent's branch has no later messages, and its result is the last message."""
         lines = [e for e in session.tree.entries if e.branch == branch]
         ended = [index for index, e in enumerate(lines) if _is_action(e, id, "complete")]
         assert len(ended) <= 1, f"{id} has completed twice"
@@ -313,7 +313,7 @@ def _enlarge(budget: Budget | None) -> Budget | None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_a_swarm_outlives_whatever_happens(group: int) -> None:
+def test_a_swarm_survives_random_faults(group: int) -> None:
     for seed in range(group, SEEDS, GROUPS):
         try:
             World(seed).play()
@@ -321,5 +321,5 @@ def test_a_swarm_outlives_whatever_happens(group: int) -> None:
             raise AssertionError(f"seed {seed} of the simulation") from error
 
 
-def test_a_budget_of_time_of_which_less_is_left_than_a_clock_can_tell_keeps_nobody_busy() -> None:
+def test_a_time_budget_below_the_clock_resolution_does_not_cause_a_busy_loop() -> None:
     World(1699).play()

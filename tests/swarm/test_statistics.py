@@ -109,14 +109,14 @@ def test_grades_in_fractions_are_counted_as_whole_ones_are() -> None:
         ({"a": [1.0] * 3, "b": [9.0] * 3}, "a and b do not differ significantly by cost"),
     ],
 )
-def test_without_enough_data_nobody_wins(arms: dict[str, list[float]], reason: str) -> None:
+def test_without_enough_data_no_arm_wins(arms: dict[str, list[float]], reason: str) -> None:
     found = choose_winner(arms, "cost", "lower")
 
     assert found.winner is None
     assert found.reason == f"not enough data: {reason}"
 
 
-def test_a_winner_is_named_with_the_difference_to_the_second() -> None:
+def test_a_winner_is_reported_with_the_difference_to_the_second() -> None:
     arms = {"slow": [30.0, 31, 29, 30], "fast": [10.0, 11, 9, 10], "middle": [20.0, 21, 19, 20]}
 
     found = choose_winner(arms, "time", "lower")
@@ -126,14 +126,14 @@ def test_a_winner_is_named_with_the_difference_to_the_second() -> None:
     assert choose_winner(arms, "quality", "higher").winner == "slow"
 
 
-def test_with_more_arms_each_pair_has_to_be_the_surer() -> None:
+def test_more_arms_require_stronger_evidence_per_pair() -> None:
     arms = {"a": [1.0, 2, 3, 4, 5], "b": [3.6, 4.6, 5.6, 6.6, 7.6]}  # a difference of chance in 3 of 100 cases
 
     assert choose_winner(arms, "cost", "lower").winner == "a"
     assert choose_winner({**arms, "c": [90.0, 91, 92, 93, 94]}, "cost", "lower").winner is None
 
 
-def test_values_that_never_vary_tell_once_there_are_enough_of_them() -> None:
+def test_constant_values_decide_once_there_are_enough() -> None:
     assert choose_winner({"a": [1.0] * 4, "b": [2.0] * 4}, "tokens", "lower").winner == "a"
 
 
@@ -184,14 +184,14 @@ def test_equal_arms_of_two_grades_differ_by_chance_in_one_case_of_twenty_at_most
     assert sum(math.comb(runs, a) * math.comb(runs, b) for a, b in named) / 4**runs <= 0.05
 
 
-def test_of_grades_the_arrangements_are_counted_as_well() -> None:
+def test_grades_are_compared_by_a_permutation_test_as_well() -> None:
     found = compare_arms([5.0, 5, 5, 4], [3.0, 3, 3, 4])  # 4 of the 70 ways to share them out are so far apart
 
     assert found.low is not None
     assert found.p_value == pytest.approx(4 / 70)
 
 
-def test_of_more_values_than_can_be_counted_welchs_interval_tells() -> None:
+def test_too_many_values_for_a_permutation_test_use_welchs_test() -> None:
     many = [float(value % 1000) for value in range(3000)]
 
     assert compare_arms(many, [value + 500 for value in many]).p_value < 1e-6
@@ -209,5 +209,5 @@ def test_arms_that_clearly_differ_have_a_winner() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200, "5", None])
-def test_what_cannot_be_reckoned_with_is_no_value(value: object) -> None:
+def test_invalid_numbers_are_not_values(value: object) -> None:
     assert not is_value(value)

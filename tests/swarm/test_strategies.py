@@ -84,7 +84,7 @@ async def test_agents_may_differ_in_name_task_and_model(session: Session) -> Non
     ]
 
 
-async def test_agents_take_the_branches_that_were_made_for_them(session: Session) -> None:
+async def test_agents_use_the_branches_created_for_them(session: Session) -> None:
     swarm = await Swarm.create(session, "opt", "Make it fast", agents=3, model=build_model(read_last_message))
     await swarm.create_branch("indexing", "Use indexes")
     await swarm.create_branch("caching", "Use a cache")
@@ -96,7 +96,7 @@ async def test_agents_take_the_branches_that_were_made_for_them(session: Session
     assert swarm.compare_branches(["indexing", "worker-3"]).branches[0].cost == 0.1
 
 
-async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
+async def test_two_agents_cannot_use_the_same_branch(session: Session) -> None:
     specs = [AgentSpec(branch="way"), AgentSpec(branch="way")]
     swarm = await Swarm.create(session, "opt", "Go", agents=specs, model=build_model())
     await swarm.create_branch("way")
@@ -107,7 +107,7 @@ async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
     assert status.reason == "agent 'worker-1' already uses the branch 'way'"
 
 
-async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> None:
+async def test_a_failure_is_recorded_and_other_agents_continue(session: Session) -> None:
     def one_fails(request: Request) -> object:
         return AUTH if read_last_message(request) == "bad" else "Good."
 
@@ -125,7 +125,7 @@ async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> 
     assert status.result == "worker-2:\nGood."
 
 
-async def test_a_swarm_whose_agents_all_fail_has_failed(session: Session) -> None:
+async def test_a_swarm_fails_if_all_agents_fail(session: Session) -> None:
     status = await Swarm(session, "pair", "Try", model=build_model(lambda request: AUTH)).run()
 
     assert (status.status, status.reason) == ("failed", "no agent completed the task")
@@ -143,7 +143,7 @@ def map_and_reduce(request: Request) -> str:
     return f"mapped {last.rsplit(': ', 1)[-1]}"
 
 
-async def test_map_reduce_plans_parts_maps_each_and_reduces_what_came_of_them(session: Session) -> None:
+async def test_map_reduce_plans_parts_maps_each_and_reduces_the_results(session: Session) -> None:
     model = build_model(map_and_reduce)
 
     status = await Swarm(session, "zoo", "Count the animals", agents=3, strategy="map-reduce", model=model).run()
@@ -187,7 +187,7 @@ async def test_parts_may_be_given_and_no_more_mappers_work_at_once_than_there_ar
     assert most == 2
 
 
-async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> None:
+async def test_the_reducer_sees_failed_parts(session: Session) -> None:
     def answer(request: Request) -> object:
         return AUTH if read_last_message(request).endswith(": b") else map_and_reduce(request)
 
@@ -206,13 +206,13 @@ async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> Non
         (lambda request: "x\n" * 65, "the planner listed 65 parts; the limit is 64"),
     ],
 )
-async def test_without_parts_there_is_no_map_reduce(session: Session, answer: object, reason: str) -> None:
+async def test_map_reduce_fails_without_parts(session: Session, answer: object, reason: str) -> None:
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", model=build_model(answer)).run()
 
     assert (status.status, status.reason) == ("failed", reason)
 
 
-async def test_a_map_reduce_without_any_part_done_has_failed(session: Session) -> None:
+async def test_a_map_reduce_fails_if_no_part_completes(session: Session) -> None:
     model = build_model(lambda request: AUTH)
 
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a"], model=model).run()
@@ -238,7 +238,7 @@ async def test_in_a_pipeline_each_stage_reads_the_one_before(session: Session) -
     assert status.result == "step 2"
 
 
-async def test_stages_may_have_tasks_of_their_own(session: Session) -> None:
+async def test_stages_may_have_their_own_tasks(session: Session) -> None:
     specs = [AgentSpec(name="draft", task="Draft it"), AgentSpec(name="polish", task="Polish it")]
     model = build_model(lambda request: read_last_message(request).rsplit(": ", 1)[-1])
 
@@ -272,7 +272,7 @@ def split_then_answer(request: Request) -> object:
     return f"did {task}"
 
 
-async def test_a_tree_agent_splits_its_task_and_goes_on_with_what_came_of_the_parts(session: Session) -> None:
+async def test_a_tree_agent_splits_its_task_and_continues_with_the_results(session: Session) -> None:
     model = build_model(split_then_answer)
 
     status = await Swarm(session, "grove", "trees,bushes", agents=2, strategy="tree", model=model).run()
@@ -309,7 +309,7 @@ async def test_one_agent_at_a_time_is_enough_for_a_tree(session: Session) -> Non
     assert len(status.agents) == 4
 
 
-async def test_a_split_that_makes_no_sense_is_told_to_the_model(session: Session) -> None:
+async def test_an_invalid_split_is_reported_to_the_model(session: Session) -> None:
     answers = iter([[ToolCall("c1", "split_task", {"parts": ["all of it"]})], "Then alone."])
     model = build_model(lambda request: next(answers))
 
@@ -319,7 +319,7 @@ async def test_a_split_that_makes_no_sense_is_told_to_the_model(session: Session
     assert "at least two parts" in read_last_message(model.requests[1])
 
 
-async def test_tasks_are_not_split_without_end(session: Session) -> None:
+async def test_tasks_are_split_to_a_maximum_depth(session: Session) -> None:
     def always(request: Request) -> object:
         can = any(tool.name == "split_task" for tool in request.tools)
         if can and "Result of" not in read_all_messages(request):
@@ -336,7 +336,7 @@ async def test_tasks_are_not_split_without_end(session: Session) -> None:
 # One's own
 
 
-async def test_a_strategy_of_ones_own_is_one_function(session: Session) -> None:
+async def test_a_custom_strategy_is_a_function(session: Session) -> None:
     async def debate(crew: Scheduler) -> str:
         first = await crew.run("Argue for it", role="speaker")
         second = await crew.run("Argue against it", role="speaker", reads=[first])
@@ -355,7 +355,7 @@ async def test_a_strategy_of_ones_own_is_one_function(session: Session) -> None:
     assert status.result == "2 read"
 
 
-async def test_a_strategy_that_fails_says_why(session: Session) -> None:
+async def test_a_failed_strategy_reports_its_reason(session: Session) -> None:
     async def fail_with_reason(crew: Scheduler) -> str:
         raise SwarmFailed("there is no hope")
 
@@ -369,7 +369,7 @@ async def test_a_strategy_that_fails_says_why(session: Session) -> None:
     assert (fault.status, fault.reason) == ("failed", "ZeroDivisionError: division by zero")
 
 
-async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: Session) -> None:
+async def test_an_exception_in_one_run_cancels_the_others(session: Session) -> None:
     begun, gone = asyncio.Event(), asyncio.Event()
 
     async def endless(request: Request) -> str:
@@ -396,7 +396,7 @@ async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: 
     assert [agent.status for agent in status.agents] == ["cancelled"]
 
 
-def test_an_unknown_strategy_is_refused_with_those_there_are(session: Session) -> None:
+def test_an_unknown_strategy_is_refused_with_a_list_of_strategies(session: Session) -> None:
     with pytest.raises(InvalidOperation, match="parallel, map-reduce, pipeline, tree"):
         Swarm(session, "a", "Try", strategy="sideways", model=build_model())
     assert list(STRATEGIES) == ["parallel", "map-reduce", "pipeline", "tree"]

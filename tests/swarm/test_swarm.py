@@ -43,7 +43,7 @@ def list_states(status: SwarmStatus) -> dict[str, str]:
 # Making
 
 
-async def test_a_swarm_that_was_created_is_in_the_session_and_has_begun_nothing(session: Session) -> None:
+async def test_a_created_swarm_is_in_the_session_and_has_not_started(session: Session) -> None:
     leaf = session.head.leaf
 
     swarm = await Swarm.create(session, "crowd", "Do it", agents=3, max_agents=5, model=build_model())
@@ -56,7 +56,7 @@ async def test_a_swarm_that_was_created_is_in_the_session_and_has_begun_nothing(
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
 
 
-async def test_two_swarms_of_one_name_have_branches_of_their_own(session: Session) -> None:
+async def test_two_swarms_with_the_same_name_have_separate_branches(session: Session) -> None:
     first = await Swarm.create(session, "crowd", "Do it", model=build_model())
     second = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
@@ -68,7 +68,7 @@ async def test_two_swarms_of_one_name_have_branches_of_their_own(session: Sessio
     assert list_swarms(session) == [one, two]
 
 
-async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Session) -> None:
+async def test_agents_start_at_the_place_of_the_swarm(session: Session) -> None:
     model = build_model()
 
     await Swarm(session, "crowd", "Do it", agents=1, at="root", model=model).run()
@@ -94,7 +94,7 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents have the name 'a'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_written(
+def test_an_invalid_swarm_is_refused_before_anything_is_written(
     session: Session, options: dict[str, object], why: str
 ) -> None:
     before = len(session.tree)
@@ -114,7 +114,7 @@ async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> No
         Swarm.open(session, "other")
 
 
-async def test_a_swarm_that_is_not_in_the_session_has_no_status(session: Session) -> None:
+async def test_a_swarm_that_is_not_created_has_no_status(session: Session) -> None:
     with pytest.raises(InvalidOperation, match="not in the session yet"):
         Swarm(session, "crowd", "Do it", model=build_model()).status()
 
@@ -162,7 +162,7 @@ async def test_agents_have_the_tools_hooks_and_system_prompt_that_the_swarm_was_
     assert hooks.context.agent is None
 
 
-async def test_what_the_swarm_watches_is_taken_off_when_it_ends(session: Session) -> None:
+async def test_handlers_are_removed_when_the_swarm_ends(session: Session) -> None:
     hooks = Hooks()
 
     await Swarm(session, "crowd", "Do it", model=build_model(), hooks=hooks).run()
@@ -170,7 +170,7 @@ async def test_what_the_swarm_watches_is_taken_off_when_it_ends(session: Session
     assert not any(hooks._handlers.values())
 
 
-async def test_an_executor_of_ones_own_gets_plain_values(session: Session) -> None:
+async def test_a_custom_executor_gets_plain_values(session: Session) -> None:
     works: list[SwarmJob] = []
 
     class Listing:
@@ -193,7 +193,7 @@ async def test_an_executor_of_ones_own_gets_plain_values(session: Session) -> No
     ]
 
 
-async def test_work_may_be_carried_out_by_another_handle_on_the_same_file(tmp_path: Path) -> None:
+async def test_a_job_may_run_on_another_handle_of_the_same_file(tmp_path: Path) -> None:
     """As another process does it: all that it gets is the value and the session."""
     file = tmp_path / "s.jsonl"
     session = st.create(file=file)
@@ -212,7 +212,7 @@ async def test_work_may_be_carried_out_by_another_handle_on_the_same_file(tmp_pa
 # Pausing
 
 
-async def test_a_pause_lets_calls_under_way_end_and_begins_no_more(session: Session) -> None:
+async def test_a_pause_lets_calls_in_progress_finish_and_starts_no_more(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=build_model(doors))
     await swarm.start()
@@ -232,7 +232,7 @@ async def test_a_pause_lets_calls_under_way_end_and_begins_no_more(session: Sess
     assert list_records(session) == ["created", "started", "expected", "paused", "resumed", "completed"]
 
 
-async def test_an_agent_in_the_middle_of_its_work_is_paused_and_goes_on(session: Session) -> None:
+async def test_an_agent_paused_during_a_turn_continues_after_resume(session: Session) -> None:
     doors = CallGate()
 
     @st.tool
@@ -264,7 +264,7 @@ async def test_an_agent_in_the_middle_of_its_work_is_paused_and_goes_on(session:
     ]
 
 
-async def test_only_what_runs_can_be_paused_and_only_what_is_paused_resumed(session: Session) -> None:
+async def test_only_running_swarms_pause_and_only_paused_swarms_resume(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
     with pytest.raises(InvalidOperation, match="crowd is created, not running"):
@@ -296,7 +296,7 @@ async def test_a_pause_from_another_process_counts(tmp_path: Path) -> None:
     assert doors.calls == 2
 
 
-async def test_one_process_at_a_time_works_on_a_swarm(tmp_path: Path) -> None:
+async def test_one_process_at_a_time_runs_a_swarm(tmp_path: Path) -> None:
     doors = CallGate()
     session = st.create(file=tmp_path / "s.jsonl")
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
@@ -329,7 +329,7 @@ def list_requests(model: ScriptedModel) -> list[tuple[list[str], str, str]]:
     return [([tool.name for tool in r.tools], r.system, r.thinking) for r in model.requests]
 
 
-async def test_it_goes_on_with_the_tools_the_system_prompt_and_the_thinking_it_began_with(session: Session) -> None:
+async def test_a_resumed_swarm_uses_its_original_tools_prompt_and_thinking(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
     parts = [SystemPart(name="house", text="Be"), SystemPart(name="style", text="brief.")]
     other = await Swarm.create(session, "others", "Do it", agents=1, system=parts)
@@ -341,7 +341,7 @@ async def test_it_goes_on_with_the_tools_the_system_prompt_and_the_thinking_it_b
     assert list_requests(model) == [(["look"], "Be brief.", "high"), ([], "Be\n\nbrief.", "off")]
 
 
-async def test_anew_it_goes_on_with_what_is_given(session: Session) -> None:
+async def test_override_saved_uses_the_given_options(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
     model = build_model()
 
@@ -350,7 +350,7 @@ async def test_anew_it_goes_on_with_what_is_given(session: Session) -> None:
     assert list_requests(model) == [(["touch"], "Be long.", "off")]
 
 
-async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
+async def test_a_resume_without_the_original_tools_is_refused(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", tools=[look, touch])
     lacking = Swarm.open(session, swarm.id, model=build_model(), tools=[touch])
 
@@ -364,7 +364,7 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
 
 
 @pytest.mark.parametrize(("begun", "there"), [([], [look]), ([look], [])])
-async def test_whoever_carries_out_work_elsewhere_says_with_which_tools(
+async def test_a_process_that_runs_jobs_chooses_the_tools(
     session: Session, begun: list[Tool], there: list[Tool]
 ) -> None:
     model = build_model()
@@ -379,7 +379,7 @@ async def test_whoever_carries_out_work_elsewhere_says_with_which_tools(
     assert [tools for tools, *_ in list_requests(model)] == [[tool.name for tool in there]]
 
 
-async def test_a_swarm_from_before_goes_on_with_the_tools_that_are_given(session: Session) -> None:
+async def test_a_swarm_of_an_older_file_resumes_with_the_given_tools(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=None)
     model = build_model()
 
@@ -392,7 +392,7 @@ async def test_a_swarm_from_before_goes_on_with_the_tools_that_are_given(session
 # Steering
 
 
-async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session) -> None:
+async def test_a_steering_message_reaches_its_agent(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
@@ -410,7 +410,7 @@ async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session)
         await swarm.steer("worker-3", "Hello?")
 
 
-async def test_an_agent_that_works_elsewhere_hears_nothing_from_here(tmp_path: Path) -> None:
+async def test_an_agent_in_another_process_cannot_be_steered(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session, st.open(tmp_path / "s.jsonl") as other:
         doors = CallGate()
         swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
@@ -427,7 +427,7 @@ async def test_an_agent_that_works_elsewhere_hears_nothing_from_here(tmp_path: P
             await beside.steer("worker-1", "Use blue")
 
 
-async def test_what_is_said_to_an_agent_that_waits_is_heard_when_it_goes_on(session: Session) -> None:
+async def test_a_steering_message_to_a_waiting_agent_arrives_on_resume(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
@@ -474,7 +474,7 @@ async def test_scaling_up_makes_more_agents_and_scaling_down_cancels_the_last(se
     assert ("worker-4", "cancel") in list_actions(session)
 
 
-async def test_an_agent_that_was_scaled_away_goes_on_when_it_is_wanted_again(session: Session) -> None:
+async def test_an_agent_cancelled_by_scaling_resumes_when_scaled_up(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=2, model=build_model(doors))
     await swarm.start()
@@ -525,7 +525,7 @@ async def test_scaling_from_another_process_counts(tmp_path: Path) -> None:
     assert list_states(await swarm.wait()) == {"worker-1": "completed", "worker-2": "completed"}
 
 
-async def test_there_are_never_more_agents_than_were_allowed(session: Session) -> None:
+async def test_scaling_is_limited_by_max_agents(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=build_model())
 
     with pytest.raises(InvalidOperation, match="at most 3 agents are allowed, not 4"):
@@ -540,7 +540,7 @@ async def test_there_are_never_more_agents_than_were_allowed(session: Session) -
 # Giving up
 
 
-async def test_cancelling_aborts_the_agents_and_keeps_what_they_have(session: Session) -> None:
+async def test_cancelling_aborts_the_agents_and_keeps_their_entries(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
@@ -574,7 +574,7 @@ async def test_cancelling_from_another_process_ends_the_agents_here(tmp_path: Pa
     assert doors.waiting == 0
 
 
-async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_of_the_session(
+async def test_destroy_archives_branches_and_deletes_events_but_no_entries(
     session: Session,
 ) -> None:
     swarm = Swarm(session, "crowd", "Do it", model=build_model())
@@ -591,7 +591,7 @@ async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_
     assert session.heads.current == "main"
 
 
-async def test_destroying_one_that_runs_cancels_it_and_leaves_the_branch_where_somebody_is(session: Session) -> None:
+async def test_destroy_cancels_a_running_swarm_and_keeps_the_current_branch(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
@@ -605,7 +605,7 @@ async def test_destroying_one_that_runs_cancels_it_and_leaves_the_branch_where_s
     assert [branch.name for branch in session.branches if not branch.archived] == ["main", "crowd/worker-1"]
 
 
-async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_on(session: Session) -> None:
+async def test_cancelling_run_stops_the_agents_and_the_swarm_can_resume(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     running = asyncio.create_task(swarm.run())
@@ -623,7 +623,7 @@ async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_o
 # Failures
 
 
-async def test_failures_that_may_pass_are_tried_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_temporary_failures_are_retried(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     answers = iter([ModelError("m", "server", "down"), ZeroDivisionError("a fault"), "Up again."])
 
@@ -662,7 +662,7 @@ async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorde
     assert all(1.5 * before < after for before, after in pairwise(waits))
 
 
-async def test_a_handler_that_lets_nothing_through_is_a_failure_not_a_pause(session: Session) -> None:
+async def test_a_handler_that_cancels_requests_makes_the_agent_fail(session: Session) -> None:
     hooks = Hooks()
 
     async def never(event: object, context: object) -> dict[str, bool]:
@@ -676,7 +676,7 @@ async def test_a_handler_that_lets_nothing_through_is_a_failure_not_a_pause(sess
     assert status.agents[0].error == "a handler cancelled the agent's request"
 
 
-async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Session) -> None:
+async def test_an_agent_fails_if_its_branch_is_moved(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
@@ -691,7 +691,7 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
     assert not [problem for problem in session.problems if problem.severity == "fault"]
 
 
-async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> None:
+async def test_a_swarm_continues_after_its_branch_is_renamed(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
@@ -709,7 +709,7 @@ async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> Non
 # Branches
 
 
-async def test_branches_are_made_where_agents_begin_and_nobody_is_moved(session: Session) -> None:
+async def test_branches_are_created_where_agents_start_and_no_branch_moves(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=build_model())
     leaf = session.head.leaf
 
@@ -723,7 +723,7 @@ async def test_branches_are_made_where_agents_begin_and_nobody_is_moved(session:
     assert swarm.status().current_branch == "crowd"
 
 
-async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) -> None:
+async def test_agents_start_at_the_branch_that_the_swarm_switched_to(session: Session) -> None:
     session.create_branch("aside", current=False)
     session.append(st.user("By the way"), branch="aside")
     swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=build_model())
@@ -752,7 +752,7 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Sessi
     assert session.branches == branches
 
 
-async def test_a_session_is_forked_off_and_the_fork_is_noted(session: Session) -> None:
+async def test_a_fork_of_the_session_is_recorded(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(lambda request: "Done."))
     await swarm.run()
 
@@ -784,7 +784,7 @@ async def test_a_strategy_cannot_have_two_agents_of_one_name_at_the_same_time(se
     assert (status.status, status.reason) == ("failed", "two agents have the name 'twin'")
 
 
-async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) -> None:
+async def test_a_custom_strategy_must_be_passed_again(session: Session) -> None:
     async def mine(crew: Scheduler) -> str:
         return (await crew.run("Do it")).text
 

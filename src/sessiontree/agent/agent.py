@@ -21,7 +21,7 @@ from sessiontree.agent.jsonable import copy_writable
 from sessiontree.agent.loop import AgentRun, Outcome, emit_message_events, write_message
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import QueuedMessage, QueueName, Queues, QueueSnapshot
-from sessiontree.agent.run_host import PendingWrite
+from sessiontree.agent.run_protocol import PendingWrite
 from sessiontree.agent.run_writer import BackgroundWriter, RunWriter
 from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.system_prompt import SystemPart, build_default_parts, join_parts

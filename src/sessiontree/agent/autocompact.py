@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessiontree.agent.run_host import RunHost
+from sessiontree.agent.run_protocol import RunHost
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import count_context_tokens, split_window

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
-from sessiontree.agent.setup import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.places import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError

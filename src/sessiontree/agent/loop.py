@@ -19,7 +19,7 @@ from sessiontree.agent.abort import AbortableHooks
 from sessiontree.agent.autocompact import AutoCompactor
 from sessiontree.agent.jsonable import find_write_problem, make_message_jsonable
 from sessiontree.agent.queues import DueMessages
-from sessiontree.agent.run_host import PendingWrite, RunHost
+from sessiontree.agent.run_protocol import PendingWrite, RunHost
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.agent.tool import ToolOutput
 from sessiontree.agent.tool_execution import (

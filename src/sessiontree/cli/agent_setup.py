@@ -19,8 +19,8 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.ui_protocol import Level, NoUi
 
 if TYPE_CHECKING:
+    from sessiontree.agent.factory import AgentOptions
     from sessiontree.agent.permissions import Permissions
-    from sessiontree.agent.setup import AgentOptions
     from sessiontree.agent.tool import Tool
     from sessiontree.commands.controller import SessionController
     from sessiontree.config import Config, PermissionMode
@@ -122,7 +122,7 @@ class ExtensionSetup:
         return RunningController(controller, self._extensions, self.extension_files)
 
     def _build_options(self) -> AgentOptions:
-        from sessiontree.agent.setup import AgentOptions
+        from sessiontree.agent.factory import AgentOptions
 
         return AgentOptions(settings=self.settings)
 
@@ -142,7 +142,7 @@ class AgentSetup(ExtensionSetup):
         hooks: Hooks | None = None,
     ) -> None:
         """Raises `ConfigError` and `UsageError` for settings and options that are invalid."""
-        from sessiontree.agent.setup import load_agent_options
+        from sessiontree.agent.factory import load_agent_options
 
         super().__init__(extensions, settings=settings, hooks=hooks)
         _check_permission_options(permission_mode, allow)

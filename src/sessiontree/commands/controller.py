@@ -15,9 +15,9 @@ from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.factory import AgentOptions, create_agent
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.setup import AgentOptions, create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.command_runner import CommandResult
 from sessiontree.agent.user_shell import UserShell

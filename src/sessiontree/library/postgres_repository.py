@@ -374,7 +374,7 @@ class PostgresRepository:
                     (id,),
                 ).fetchall()
                 if at is not None and rows[:1] != [at.value]:
-                    raise Conflict(self.address.format_session_address(id), "others wrote first")
+                    raise Conflict(self.address.format_session_address(id), "another writer appended first")
                 keys = [key for key, _ in rows]
                 connection.execute(_COPY_SHARED_LINES, (keys, keys))
                 for table in ("shared", "torn", "entry"):

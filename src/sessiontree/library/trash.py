@@ -119,7 +119,7 @@ def purge_file(file: str, *, at: Cursor | None, open_store: OpenStore = JsonlSto
     try:
         with _hold_lock(file):
             if at is not None and open_store(file).read_end().cursor != at:
-                raise Conflict(file, "others wrote first")
+                raise Conflict(file, "another writer appended first")
             for path in (file, *_list_companions(file)):
                 os.unlink(path)
             sync_directory(folder)

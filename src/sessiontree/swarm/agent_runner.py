@@ -15,8 +15,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.factory import AgentOptions, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
-from sessiontree.agent.setup import AgentOptions, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.agent.unsaved_messages import UnsavedMessages
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
@@ -40,8 +40,8 @@ from sessiontree.hooks.events import TurnEnd as HookTurnEnd
 from sessiontree.hooks.events import TurnStart as HookTurnStart
 from sessiontree.model.base import Model, ModelError
 from sessiontree.session import Branch
-from sessiontree.swarm.admission import AdmissionControl, BudgetedModel
 from sessiontree.swarm.budget import Spending
+from sessiontree.swarm.budget_enforcement import AdmissionControl, BudgetedModel
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,

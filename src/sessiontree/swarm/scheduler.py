@@ -21,8 +21,8 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
 from sessiontree.session import Branch
-from sessiontree.swarm.admission import AdmissionControl, ChangeSignal, can_continue
 from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget
+from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal, can_continue
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent
 from sessiontree.swarm.executor import Executor, RunJob, SwarmJob
 from sessiontree.swarm.journal import SwarmJournal, run_in_thread

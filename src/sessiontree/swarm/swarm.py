@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.setup import AgentOptions
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -27,9 +27,9 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session import Place, Session, compare
-from sessiontree.swarm.admission import AdmissionControl, ChangeSignal
 from sessiontree.swarm.agent_runner import AgentResources, AgentRunner, select_original_tools
 from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent, ErrorEvent, EventLog, SwarmEvent, build_spool_path
 from sessiontree.swarm.executor import Executor, LocalExecutor, SwarmJob
 from sessiontree.swarm.journal import SwarmJournal, run_in_thread

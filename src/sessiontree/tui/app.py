@@ -182,7 +182,7 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _attach_session(self, session: Session) -> bool:
         """Open the session in the app. Return `False` if the user cancels."""
-        from sessiontree.agent.setup import load_agent_options
+        from sessiontree.agent.factory import load_agent_options
         from sessiontree.commands.controller import SessionController
         from sessiontree.tui.app_commands import build_app_commands
         from sessiontree.tui.app_ui import AppHost

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree import config
+from sessiontree.agent.factory import AgentOptions, load_agent_options
 from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion
 from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox, resolve_project_folder
-from sessiontree.agent.setup import AgentOptions, load_agent_options
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.sanitize import escape_line
 from sessiontree.core.timestamps import format_timestamp

@@ -15,8 +15,8 @@ from msgspec import Struct, structs
 
 from sessiontree import config
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.factory import create_agent
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.setup import create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.agent.unsaved_messages import UnsavedMessages

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
+from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.setup import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
@@ -31,9 +31,9 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
 from sessiontree.session import Branch, Place, Session
-from sessiontree.swarm.admission import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget, Spending
+from sessiontree.swarm.budget_enforcement import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.experiment.results import (
     MAX_RUNS,
     ExperimentLog,

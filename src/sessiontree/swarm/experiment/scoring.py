@@ -20,8 +20,8 @@ from sessiontree.core.messages import coerce_string, describe_shortcoming, extra
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError, Request, complete
 from sessiontree.session import Branch
-from sessiontree.swarm.admission import find_unreported
 from sessiontree.swarm.budget import BudgetKind
+from sessiontree.swarm.budget_enforcement import find_unreported
 from sessiontree.swarm.experiment.statistics import Better, is_value
 
 MEASURES = ("cost", "tokens", "time")
