@@ -84,3 +84,68 @@ def test_the_layer_rule_would_notice_an_import_that_points_up(tmp_path: Path) ->
 
     with pytest.raises(AssertionError):
         test_imports_point_down("core", path)
+
+
+Edge = tuple[str, str, str, bool]
+"""Importing module, imported module, the line, and whether it runs when the module is imported."""
+
+
+def read_edges() -> list[Edge]:
+    names = {name_of(path): path for _, path in sources()}
+    edges: list[Edge] = []
+    for name, path in names.items():
+        lines = path.read_text().split("\n")
+        tree = ast.parse("\n".join(lines))
+        late = {id(node) for block in ast.walk(tree) if is_late(block) for node in ast.walk(block)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                targets = [f"{node.module}.{alias.name}" for alias in node.names]
+                targets = [target if target in names else str(node.module) for target in targets]
+            else:
+                continue
+            line = " ".join(lines[node.lineno - 1 : node.end_lineno])
+            edges += [(name, target, line, id(node) not in late) for target in targets if target in names]
+    return edges
+
+
+def name_of(path: Path) -> str:
+    return "sessiontree." + ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_late(node: ast.AST) -> bool:
+    """Whether imports in this block run later than the module, or only in a type checker."""
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def find_reachable(edges: list[Edge]) -> dict[str, set[str]]:
+    direct: dict[str, set[str]] = {}
+    for source, target, _, _ in edges:
+        direct.setdefault(source, set()).add(target)
+    reachable: dict[str, set[str]] = {}
+    for start in direct:
+        found: set[str] = set()
+        todo = list(direct[start])
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += direct.get(name, ())
+        reachable[start] = found
+    return reachable
+
+
+def test_modules_do_not_import_each_other_in_a_cycle() -> None:
+    edges = [edge for edge in read_edges() if edge[3]]
+    reachable = find_reachable(edges)
+
+    assert [name for name, found in reachable.items() if name in found] == []
+
+
+def test_a_late_import_that_closes_a_cycle_says_why() -> None:
+    reachable = find_reachable([edge for edge in read_edges() if "# cycle:" not in edge[2]])
+
+    assert [name for name, found in reachable.items() if name in found] == []

@@ -91,7 +91,7 @@ def _choose_and_navigate(context: click.Context, name: str) -> None:
     except ModuleNotFoundError as error:
         raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
-    from sessiontree.cli.branch_ops import navigate
+    from sessiontree.cli.branch_ops import navigate  # cycle: `tree --choose` runs the navigate command
 
     with open_session(name) as session:
         choice = choose_entry(session, config.load())

@@ -14,7 +14,9 @@ from sessiontree.core.messages import get_role
 from sessiontree.library import catalog
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
+    from sessiontree.commands.controller import (
+        SessionController,  # cycle: completions ask the controller, which runs commands
+    )
 
 LEVELS = CHOICES["thinking"]
 

@@ -85,7 +85,9 @@ class SessionController:
         A `fresh` session was created for this controller. It is deleted if it is still empty when the user leaves it.
         """
         if commands is None:
-            from sessiontree.commands.builtin import get_builtin_commands
+            from sessiontree.commands.builtin import (
+                get_builtin_commands,  # cycle: built-in commands act on the controller
+            )
 
             commands = CommandRegistry(get_builtin_commands())
         self.session = session

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
+    from sessiontree.commands.controller import (
+        SessionController,  # cycle: a host serves the controller that it is given to
+    )
     from sessiontree.session import Branch, Session
 
 

@@ -16,7 +16,9 @@ from msgspec import Struct
 from sessiontree.errors import InvalidOperation, NotFound
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
+    from sessiontree.commands.controller import (
+        SessionController,  # cycle: commands act on the controller, which holds the registry
+    )
 
 
 class CommandOutcome(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from sessiontree.session.writer import EntryBatch, NewEntry, SessionWriter, find
 
 if TYPE_CHECKING:
     # A branch and its session refer to each other.
-    from sessiontree.session.session import Session
+    from sessiontree.session.session import Session  # cycle: a branch is a handle on its session
 
 
 class BranchInfo(Struct, frozen=True, kw_only=True):

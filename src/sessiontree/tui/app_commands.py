@@ -30,7 +30,7 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
-    from sessiontree.tui.app import SessionApp
+    from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
 """Shows a question above the tree and returns the entry that the user chooses."""

@@ -21,7 +21,7 @@ from sessiontree.tui.services.terminal import send_to_clipboard
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
     from sessiontree.commands.controller import SessionController
-    from sessiontree.tui.app import SessionApp
+    from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
     from sessiontree.tui.widgets.permission_panel import PermissionPanel
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+import sessiontree.agent.tools.output_limits as output_limits
 from sessiontree.agent.sandbox import Confinement, switch_user
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
-from sessiontree.agent.tools import output_limits
 from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.file_access import resolve_mention
 from sessiontree.core.messages import ToolCall
@@ -131,7 +131,7 @@ async def _wait_despite_cancel(working: asyncio.Future[tuple[bytes, bytes]]) -> 
 def main() -> None:
     call = msgspec.json.decode(sys.stdin.buffer.read(), type=ConfinedCall)
     output_limits.CAN_KEEP_FILES = False  # the temporary folder disappears with the sandbox
-    from sessiontree.agent import tools  # load all modules while they can be read
+    from sessiontree.agent import tools  # cycle: load all tools while their files can be read
 
     if call.user is not None:
         asyncio.run(asyncio.to_thread(int))  # load what threads need

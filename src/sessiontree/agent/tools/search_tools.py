@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+import sessiontree.agent.tools.output_limits as output_limits
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools import output_limits
 from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.file_access import SNIFF_BYTES, format_path, is_binary, resolve_mention
 from sessiontree.agent.tools.gitignore import compile_glob, walk_files

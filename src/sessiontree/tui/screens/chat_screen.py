@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController
     from sessiontree.core.entries import JsonObject
     from sessiontree.session import Session
-    from sessiontree.tui.app import SessionApp
+    from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
 FRAME_SECONDS = 1 / 20
 """Minimum time between two redraws of streamed text."""

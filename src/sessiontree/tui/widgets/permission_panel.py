@@ -25,7 +25,7 @@ from sessiontree.tui.keys import format_hints
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Scope
-    from sessiontree.tui.app import SessionApp
+    from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
 GRACE_SECONDS = 0.8
 """Time without a key press, after the question appears, until the panel takes the focus."""
