@@ -1,4 +1,4 @@
-"""What the tests of the web share: an application with its tokens, and a real server on a free port."""
+"""Fixtures of the server tests: an application with its tokens, and a real server on a free port."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASE = f"http://127.0.0.1:{PORT}"
 
 
 class Gate:
-    """Answers that come when it is opened, from whatever thread."""
+    """Delays answers until it is opened, from any thread."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()
@@ -46,7 +46,7 @@ class Gate:
 
 
 class ScriptedModels:
-    """Models that answer from one script, by any name."""
+    """Returns one scripted model for every name."""
 
     def __init__(self, *answers: Script) -> None:
         self.model = ScriptedModel(answers)
@@ -59,7 +59,7 @@ class ScriptedModels:
 
 
 class ServerEnv:
-    """An application, who may ask it what, and two projects with a session each."""
+    """An application with an owner token, scripted models and two project folders."""
 
     def __init__(
         self, tmp_path: Path, *answers: Script, allow_run: bool = True, limits: ServerLimits | None = None
@@ -84,19 +84,19 @@ class ServerEnv:
         return create_app(**{**given, **options})
 
     def create_token(self, *scopes: Scope, project: Path | None = None) -> IssuedToken:
-        """A token that lasts."""
+        """Create and store a token."""
         made = issue_token(scopes, None if project is None else [str(project)])
         TokenStore().add(made.token)
         return made
 
     def create_session(self, project: Path | None = None) -> str:
-        """A session with a question and an answer."""
+        """Create a session with a question and an answer, and return its id."""
         with st.create("auth", cwd=project or self.project) as session:
             session.head.extend([st.user("How do I make this faster?"), st.assistant("With a **cache**.")])
             return session.id
 
     async def create_swarm(self, session: str, *, start: bool = False, **options: Any) -> str:
-        """A swarm in a session, which nobody works on."""
+        """Create a swarm in a session, without a process that runs it unless `start` is set."""
         with st.open(session) as opened:
             swarm = await Swarm.create(opened, "crew", "Make it fast", model=self.models.model, **options)
             if start:
@@ -104,7 +104,7 @@ class ServerEnv:
             return swarm.id
 
     def create_experiment(self, session: str) -> str:
-        """An experiment in a session, which nobody runs."""
+        """Create an experiment in a session without running it."""
         with st.open(session) as opened:
             arms = [Arm(name="a", prompt="one"), Arm(name="b", prompt="two")]
             return Experiment.create(opened, "HEAD", arms, runs=1, model=self.models.model).id
@@ -116,7 +116,7 @@ def build_auth_headers(made: IssuedToken | str) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def open_client(app: FastAPI, made: IssuedToken, base: str = BASE) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of an application in this process."""
+    """Yield a client of an application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with (
         app.router.lifespan_context(app),
@@ -127,7 +127,7 @@ async def open_client(app: FastAPI, made: IssuedToken, base: str = BASE) -> Asyn
 
 @contextlib.contextmanager
 def run_server(env: ServerEnv, **options: Any) -> Iterator[str]:
-    """The address of a real server in a thread."""
+    """Run a real server in a thread and yield its address."""
     listening = bind_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     ready = threading.Event()

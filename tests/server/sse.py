@@ -17,7 +17,7 @@ class ServerSentEvent(NamedTuple):
 
 
 async def read_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
-    """The events in the lines of a stream."""
+    """Yield the events in the lines of a stream."""
     fields: dict[str, str] = {}
     async for line in lines:
         if not line and fields:
@@ -37,7 +37,7 @@ async def read_until(
     seconds: float = 30,
     **params: Any,
 ) -> list[ServerSentEvent]:
-    """The events of a stream, until one is enough."""
+    """Return the events of a stream up to the first for which `is_last` is true."""
     headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
     heard: list[ServerSentEvent] = []
     async with asyncio.timeout(seconds), client.stream("GET", path, headers=headers, params=params) as answer:

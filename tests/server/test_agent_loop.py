@@ -20,7 +20,7 @@ async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> Non
     workshop.close()
 
 
-async def test_what_goes_wrong_there_is_raised_here() -> None:
+async def test_an_exception_in_the_loop_is_raised_in_the_caller() -> None:
     workshop = AgentLoop()
 
     async def work() -> None:
@@ -31,7 +31,7 @@ async def test_what_goes_wrong_there_is_raised_here() -> None:
     workshop.close()
 
 
-async def test_work_goes_on_when_nobody_waits_any_more() -> None:
+async def test_work_continues_after_the_caller_is_cancelled() -> None:
     workshop, begun, done = AgentLoop(), threading.Event(), threading.Event()
 
     async def work() -> None:
@@ -46,7 +46,7 @@ async def test_work_goes_on_when_nobody_waits_any_more() -> None:
     workshop.close()
 
 
-async def test_closing_gives_up_what_is_at_work() -> None:
+async def test_close_cancels_running_work() -> None:
     workshop, given_up = AgentLoop(), threading.Event()
 
     async def work() -> None:

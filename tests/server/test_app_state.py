@@ -64,7 +64,7 @@ async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(env: Ser
                 assert "unknown query parameter 'subtre'" in answer.json()["error"]["message"]
 
 
-async def test_a_refused_query_parameter_is_told_with_those_that_there_are(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_query_parameter_is_rejected_with_the_known_ones(client: httpx.AsyncClient) -> None:
     answer = await client.get("/api/search", params={"q": "x", "sesion": "y"})
 
     message = answer.json()["error"]["message"]

@@ -111,7 +111,7 @@ async def test_choosing_a_message_of_the_user_gives_back_its_text(client: httpx.
     assert undone["current"] == "main"
 
 
-async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(client: httpx.AsyncClient, id: str) -> None:
+async def test_undo_reverts_a_merge_and_reports_it(client: httpx.AsyncClient, id: str) -> None:
     await post(client, id, "switch-branch", branch="other")
     await post(client, id, "entries", role="user", text="Try another way.")
     here = await post(client, id, "switch-branch", branch="main")
@@ -122,7 +122,7 @@ async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(client: httpx
     assert undone == {**here, "undone": "the merge of other into main"}
 
 
-async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient, id: str) -> None:
+async def test_only_the_named_branch_is_moved(client: httpx.AsyncClient, id: str) -> None:
     before = {row["name"]: row["head"] for row in (await client.get(f"/api/sessions/{id}/branches")).json()["branches"]}
 
     moved = await post(client, id, "navigate", to="main", branch="other")
@@ -134,7 +134,7 @@ async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient
     assert branches["current"] == "main"
 
 
-async def test_what_is_left_is_summarized_in_ones_own_words_or_by_the_model(
+async def test_abandoned_entries_are_summarized_by_the_user_or_the_model(
     env: ServerEnv, client: httpx.AsyncClient, id: str
 ) -> None:
     await post(client, id, "switch-branch", branch="other")
@@ -158,7 +158,7 @@ async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: st
         assert (answer.status_code, answer.json()["error"]["message"][:8]) == (422, "summary:")
 
 
-async def test_only_who_may_run_has_a_model_summarize(env: ServerEnv, id: str) -> None:
+async def test_a_summary_by_the_model_needs_the_scope_run(env: ServerEnv, id: str) -> None:
     async with open_client(env.build_app(), env.create_token("read", "write")) as client:
         for path, said in (
             ("navigate", {"to": "root", "summarize": True}),
@@ -188,7 +188,7 @@ async def test_a_path_or_the_whole_tree_is_forked(client: httpx.AsyncClient, id:
     assert second["branches"] == 2
 
 
-async def test_what_came_of_another_branch_is_brought_back(client: httpx.AsyncClient, id: str) -> None:
+async def test_a_merge_appends_a_summary_of_the_other_branch(client: httpx.AsyncClient, id: str) -> None:
     merged = await post(client, id, "merge", **{"from": "other", "summary": "Use an index."})
     row = (await client.get(f"/api/sessions/{id}/path")).json()["entries"][-1]
     picked = await post(client, id, "cherry-pick", entries=["other~1", "other"])
@@ -214,14 +214,14 @@ async def test_one_of_several_branches_becomes_the_way_on(client: httpx.AsyncCli
     assert itself.status_code == 422
 
 
-async def test_what_cannot_be_is_told_in_the_words_of_the_library(client: httpx.AsyncClient, id: str) -> None:
+async def test_library_errors_are_returned_with_their_message(client: httpx.AsyncClient, id: str) -> None:
     answer = await client.post(f"/api/sessions/{id}/merge", json={"from": "main", "into": "other", "summary": "x"})
 
     assert answer.status_code == 409
     assert answer.json()["error"]["message"] == "branch 'main' has no entries to merge into 'other'"
 
 
-async def test_a_session_that_cannot_be_written_says_why(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_read_only_session_gives_the_reason(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
@@ -255,7 +255,7 @@ async def test_handlers_of_the_user_are_asked(env: ServerEnv, id: str, home: Pat
     assert (forked.status_code, forked.json()["error"]["code"]) == (409, "cancelled")
 
 
-async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(env: ServerEnv, id: str) -> None:
+async def test_extensions_of_untrusted_projects_do_not_run(env: ServerEnv, id: str) -> None:
     folder = env.project / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "guard.py").write_text(f"open({str(env.project / 'ran')!r}, 'w')\n{GUARD}")
@@ -266,9 +266,7 @@ async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(env: Serve
     assert not (env.project / "ran").exists()
 
 
-async def test_a_move_is_refused_by_who_has_seen_something_else(
-    env: ServerEnv, client: httpx.AsyncClient, id: str
-) -> None:
+async def test_a_move_is_refused_if_the_session_changed(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
     seen = (await client.get(f"/api/sessions/{id}")).headers["etag"]
     await post(client, id, "entries", role="user", text="more")
 

@@ -44,7 +44,7 @@ def read_lines(session: str) -> list[str]:
         return [entry.id for entry in opened.tree.entries]
 
 
-async def test_what_another_process_writes_is_told(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+async def test_entries_of_another_process_are_streamed(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
     id = env.create_session()
     path = f"/api/sessions/{id}/events"
     heard: list[ServerSentEvent] = []
@@ -68,7 +68,7 @@ async def test_what_another_process_writes_is_told(env: ServerEnv, real_client: 
     assert (row["role"], row["branch"], row["html"], row["active"]) == ("user", "main", "<p>from elsewhere</p>\n", True)
 
 
-async def test_heads_are_told_at_the_start_and_when_they_move(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+async def test_heads_are_sent_at_the_start_and_when_they_move(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
     id = env.create_session()
     path = f"/api/sessions/{id}/events"
 
@@ -81,7 +81,7 @@ async def test_heads_are_told_at_the_start_and_when_they_move(env: ServerEnv, re
     assert set(second[-1].data["heads"]) == {"main", "cache"}
 
 
-async def test_from_the_beginning_all_entries_are_told(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+async def test_a_stream_from_the_start_sends_all_entries(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         session.head.extend([st.user(f"entry {number}") for number in range(450)])  # more than are read at once
@@ -145,7 +145,7 @@ async def test_clients_killed_and_back_at_random_miss_nothing(env: ServerEnv, re
         assert match_text("the end")(told[-1])
 
 
-async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(env: ServerEnv) -> None:
+async def test_a_restarted_server_continues_at_the_clients_position(env: ServerEnv) -> None:
     id = env.create_session()
     path = f"/api/sessions/{id}/events"
     last, heard = None, list[ServerSentEvent]()
@@ -168,7 +168,7 @@ async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(env: 
     ("place", "status"),
     [("99-00000000", 410), ("1-00000000", 410), ("nonsense", 400), ("-1-00000000", 400), ("1-00000000.x.y", 400)],
 )
-async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
+async def test_a_stream_cannot_resume_from_an_unknown_position(
     env: ServerEnv, client: httpx.AsyncClient, place: str, status: int
 ) -> None:
     path = f"/api/sessions/{env.create_session()}/events"
@@ -184,7 +184,7 @@ async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
         assert asked[0].json()["error"]["code"] == "resync"
 
 
-async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path: Any) -> None:
+async def test_a_client_that_was_away_too_long_must_reload(tmp_path: Any) -> None:
     limits = ServerLimits(rate=1e6, burst=1_000_000, event_buffer=200)
     env = ServerEnv(tmp_path, "word " * 200, limits=limits)
     id = env.create_session()
@@ -205,7 +205,7 @@ async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path
     assert anew[-1].kind == "head"
 
 
-async def test_a_client_that_does_not_read_holds_nobody_back_and_is_told_to_read_anew(tmp_path: Any) -> None:
+async def test_a_client_that_does_not_read_blocks_no_one_and_must_reload(tmp_path: Any) -> None:
     words = [f"{number:05} {'x' * 20_000} " for number in range(300)]
     env = ServerEnv(tmp_path, words, limits=ServerLimits(rate=1e6, burst=1_000_000, event_buffer=100_000))
     id = env.create_session()
@@ -230,7 +230,7 @@ async def test_a_client_that_does_not_read_holds_nobody_back_and_is_told_to_read
     assert b"00299" not in read_late.partition(b"event: resync")[0]
 
 
-async def test_whose_token_is_revoked_hears_no_more(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+async def test_a_stream_ends_when_its_token_is_revoked(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
     id = env.create_session()
     made = env.create_token("read")
     heard: list[str] = []
@@ -307,7 +307,7 @@ async def _status(client: httpx.AsyncClient, path: str) -> int:
         return answer.status_code
 
 
-async def test_a_quiet_session_still_says_that_it_is_there(
+async def test_an_idle_stream_sends_keepalive_comments(
     env: ServerEnv, real_client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "KEEPALIVE_SECONDS", 0.05)
@@ -320,7 +320,7 @@ async def test_a_quiet_session_still_says_that_it_is_there(
 
 
 @pytest.mark.parametrize("content", [b"", b"no session\n"], ids=["empty", "no header"])
-async def test_who_listens_to_a_session_that_becomes_unreadable_is_told(
+async def test_a_stream_reports_a_session_that_becomes_unreadable(
     env: ServerEnv, real_client: httpx.AsyncClient, content: bytes
 ) -> None:
     id = env.create_session()

@@ -52,7 +52,7 @@ async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
     assert listed == [result]
 
 
-async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) -> None:
+async def test_a_stopped_experiment_keeps_finished_runs(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
     async with open_client(env.build_app(), env.owner) as client:
         session = env.create_session()
@@ -69,7 +69,7 @@ async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) ->
     assert again.status_code == 409
 
 
-async def test_an_experiment_that_nobody_runs_is_told_of(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_an_experiment_without_a_process_is_shown(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_experiment(env.create_session())
 
     state = (await client.get(f"/api/experiments/{id}")).json()
@@ -107,9 +107,7 @@ async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_
     assert (listed["id"], listed["sessionId"]) == (id, session)
 
 
-async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_an_experiment_of_a_deleted_session_is_found_in_a_fork(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     id = env.create_experiment(session)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
@@ -200,7 +198,7 @@ async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(env: ServerEnv
     assert refused.status_code == 409
 
 
-async def test_a_run_whose_process_died_does_not_keep_its_branch(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_run_of_a_dead_process_does_not_block_its_branch(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     id = env.create_experiment(session)
     with st.open(session) as opened:

@@ -41,7 +41,7 @@ async def wait_until_finished(client: httpx.AsyncClient, job: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json", "text", "jsonl"])
-async def test_a_file_is_what_the_library_makes(env: ServerEnv, client: httpx.AsyncClient, form: str) -> None:
+async def test_an_exported_file_matches_the_library(env: ServerEnv, client: httpx.AsyncClient, form: str) -> None:
     id = write_session_file(env, content_of("comb", 30))
     with st.open(id) as session:
         lines = session.read_lines()
@@ -71,7 +71,7 @@ async def test_a_job_tells_how_far_it_is_and_has_the_file_and_the_report(
     assert SECRET.encode() not in file.content
 
 
-async def test_a_job_is_nobody_elses(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_other_tokens_cannot_see_an_export(env: ServerEnv, client: httpx.AsyncClient) -> None:
     job = (await client.post(f"/api/sessions/{env.create_session()}/exports", json={})).json()
     other = {"authorization": f"Bearer {env.create_token('read').secret}"}
 
@@ -81,7 +81,7 @@ async def test_a_job_is_nobody_elses(env: ServerEnv, client: httpx.AsyncClient) 
     assert (await wait_until_finished(client, job))["state"] == "done"
 
 
-async def test_what_cannot_be_exported_is_refused_as_before(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_invalid_exports_are_refused(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
 
     answer = await client.get(f"/api/sessions/{id}/export", params={"branch": "nowhere"})

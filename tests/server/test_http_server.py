@@ -28,7 +28,7 @@ def connect(base: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])
-def test_it_listens_where_it_is_told_and_nowhere_else(host: str) -> None:
+def test_it_listens_only_on_the_given_address(host: str) -> None:
     listening = bind_socket(host, 0)
     try:
         address = listening.getsockname()[0]
@@ -38,7 +38,7 @@ def test_it_listens_where_it_is_told_and_nowhere_else(host: str) -> None:
         listening.close()
 
 
-def test_a_port_that_is_taken_is_said_to_be() -> None:
+def test_a_port_in_use_is_reported() -> None:
     first = bind_socket("127.0.0.1", 0)
     port = first.getsockname()[1]
     try:
@@ -48,7 +48,7 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
         first.close()
 
 
-def test_an_address_that_is_not_ours_is_said_to_be() -> None:
+def test_a_foreign_address_is_reported() -> None:
     with pytest.raises(InvalidOperation, match=r"cannot listen on 192\.0\.2\.1"):
         bind_socket("192.0.2.1", 0)
 
@@ -85,7 +85,7 @@ def test_a_request_that_takes_long_to_be_answered_is_not_taken_for_one_that_neve
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nx: \0\r\n\r\n", b"x" * 66_000]
 )
-def test_what_is_no_http_is_told_so_in_json(env: ServerEnv, data: bytes) -> None:
+def test_invalid_http_gets_a_json_error(env: ServerEnv, data: bytes) -> None:
     with run_server(env) as base:
         one = connect(base)
         one.sendall(data)
@@ -107,7 +107,7 @@ def test_idle_connections_do_no_harm(env: ServerEnv) -> None:
             one.close()
 
 
-def test_connections_that_ask_nothing_keep_nobody_out(tmp_path: Any) -> None:
+def test_idle_connections_do_not_block_new_ones(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=build_limits(connections=3))
     with run_server(env) as base:
         idle = [connect(base) for _ in range(5)]

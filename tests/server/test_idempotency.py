@@ -68,7 +68,7 @@ async def test_a_key_is_one_requests_and_one_tokens() -> None:
 
 
 @pytest.mark.parametrize("status", [500, 502, 408, 412, 429])
-async def test_what_may_pass_can_be_tried_again(status: int) -> None:
+async def test_temporary_errors_can_be_retried(status: int) -> None:
     replies, work = IdempotencyCache(), Work(status)
     await replies.run_once("me", b"k", b"request", work)
     await replies.run_once("me", b"k", b"request", work)
@@ -76,14 +76,14 @@ async def test_what_may_pass_can_be_tried_again(status: int) -> None:
     assert work.done == 2
 
 
-async def test_what_was_refused_is_refused_again_in_the_same_way() -> None:
+async def test_an_error_response_is_replayed() -> None:
     replies, work = IdempotencyCache(), Work(409)
     await replies.run_once("me", b"k", b"request", work)
 
     assert (await replies.run_once("me", b"k", b"request", work))[1]
 
 
-async def test_what_failed_inside_can_be_tried_again() -> None:
+async def test_internal_errors_can_be_retried() -> None:
     replies = IdempotencyCache()
 
     async def fail() -> StoredResponse:

@@ -34,7 +34,7 @@ async def create_swarm(client: httpx.AsyncClient, env: ServerEnv) -> str:
     return answer.json()["id"]
 
 
-async def test_what_one_has_written_the_other_reads(
+async def test_one_server_reads_what_the_other_writes(
     env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = clients
@@ -52,7 +52,7 @@ async def test_what_one_has_written_the_other_reads(
         assert [row["text"] for row in path["entries"] if row["role"] == "user"] == ["by the first", "on the side"]
 
 
-async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_all(
+async def test_idempotency_keys_are_local_and_etags_are_shared(
     env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = clients
@@ -70,7 +70,7 @@ async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_
     assert guarded.status_code == 412
 
 
-async def test_live_events_of_one_tell_what_came_through_the_other(
+async def test_live_events_include_writes_through_the_other_server(
     env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = clients
@@ -96,7 +96,7 @@ async def test_live_events_of_one_tell_what_came_through_the_other(
     assert [id for id in said if id in written] == written, "each once, and in order"
 
 
-async def test_an_event_stream_goes_on_at_the_other(
+async def test_an_event_stream_resumes_at_the_other_server(
     env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = clients

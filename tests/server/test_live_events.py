@@ -43,14 +43,14 @@ def test_only_so_many_bytes_are_kept() -> None:
     assert sum(len(event.data) for event in feed.read_after(1000 - 1000 // len(kept[0].data)) or ()) <= 1000
 
 
-def test_an_event_larger_than_all_that_is_kept_is_still_told() -> None:
+def test_an_event_larger_than_the_buffer_is_still_sent() -> None:
     feed = EventFeed(10)
     feed.publish("delta", {"text": "x" * 100}, lambda: 0)
 
     assert len(feed.read_after(0) or ()) == 1
 
 
-def test_who_has_read_some_entries_gets_what_passed_by_since() -> None:
+def test_a_client_gets_the_events_after_its_entries() -> None:
     feed = build_feed(50)
 
     assert feed.find_start(3) == 30
@@ -66,7 +66,7 @@ def test_texts_that_are_no_unicode_do_no_harm() -> None:
     assert event.data.decode() == '{"text":"\ufffd"}'
 
 
-async def test_those_who_wait_are_woken_from_any_thread() -> None:
+async def test_waiting_clients_are_woken_from_any_thread() -> None:
     feed = EventFeed(1000)
     with feed.subscribe() as first, feed.subscribe() as second:
         threading.Thread(target=feed.publish, args=("run", {}, lambda: 0)).start()
@@ -75,7 +75,7 @@ async def test_those_who_wait_are_woken_from_any_thread() -> None:
             await second.wait()
 
 
-async def test_who_has_gone_is_not_woken() -> None:
+async def test_a_closed_subscription_is_not_woken() -> None:
     feed = EventFeed(1000)
     with feed.subscribe() as event:
         pass

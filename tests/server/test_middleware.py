@@ -103,9 +103,7 @@ async def test_only_so_many_requests_are_under_way(tmp_path: Any) -> None:
     assert after.status_code == 200
 
 
-async def test_addresses_and_methods_that_are_none_are_told_in_the_same_form(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_unknown_addresses_and_methods_get_json_errors(env: ServerEnv, client: httpx.AsyncClient) -> None:
     assert read_error(await client.get("/api/nothing")) == (404, "not_found")
     assert read_error(await client.get("/nothing")) == (404, "not_found")
     assert read_error(await client.delete("/api/health")) == (405, "method_not_allowed")
@@ -113,9 +111,7 @@ async def test_addresses_and_methods_that_are_none_are_told_in_the_same_form(
     assert read_error(await client.get("/api/sessions/x/tree?limit=nonsense")) == (422, "invalid")
 
 
-async def test_bodies_that_are_no_json_or_of_another_shape_are_told_apart(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_invalid_json_and_invalid_fields_have_different_errors(env: ServerEnv, client: httpx.AsyncClient) -> None:
     path = f"/api/sessions/{env.create_session()}/branches"
 
     assert read_error(await client.post(path, content=b"{", headers=JSON)) == (400, "bad_request")
@@ -131,7 +127,7 @@ async def test_bodies_that_are_no_json_or_of_another_shape_are_told_apart(
     assert read_error(await client.post(path, json={"name": "x", "more": 1})) == (422, "invalid")
 
 
-async def test_what_goes_wrong_inside_is_logged_and_not_told(
+async def test_internal_errors_are_logged_and_not_disclosed(
     env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(**_: Any) -> None:
@@ -148,7 +144,7 @@ async def test_what_goes_wrong_inside_is_logged_and_not_told(
     assert env.owner.secret not in caplog.text
 
 
-async def test_every_answer_says_that_it_is_not_to_be_kept_framed_or_guessed_at(client: httpx.AsyncClient) -> None:
+async def test_every_response_has_security_headers(client: httpx.AsyncClient) -> None:
     for path in ("/api/health", "/api/nothing", "/nothing"):
         headers = (await client.get(path)).headers
         assert headers["x-content-type-options"] == "nosniff"
@@ -173,7 +169,7 @@ async def test_a_socket_for_two_way_talk_is_closed(env: ServerEnv) -> None:
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-async def test_where_tokens_cannot_be_looked_up_nobody_is_let_in_or_told_of_files(
+async def test_unreadable_tokens_refuse_everyone_without_naming_files(
     env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     make_private_directory(get_home())

@@ -59,7 +59,7 @@ def test_the_example_of_every_shape_is_one(shape: type[Any]) -> None:
     assert set(example) <= set(msgspec.to_builtins(msgspec.convert(example, shape)))
 
 
-def test_every_route_is_in_the_document_with_what_it_takes_and_gives(env: ServerEnv) -> None:
+def test_every_route_is_documented_with_its_request_and_response(env: ServerEnv) -> None:
     paths = DOCUMENT["paths"]
     for route in list_api_routes(env.build_app()):
         if route.path == "/api/openapi.json":
@@ -136,7 +136,7 @@ def _create_odd_session(env: ServerEnv) -> str:
 
 
 @pytest.mark.parametrize(("method", "path", "mode"), OPERATIONS, ids=lambda part: part)
-def test_whatever_is_asked_the_answer_is_as_the_document_says(
+def test_responses_match_the_openapi_document(
     method: str, path: str, mode: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", target.home)

@@ -50,7 +50,7 @@ async def ask(client: httpx.AsyncClient, session: str, **said: Any) -> tuple[dic
     return heard[-1].data, etag
 
 
-async def test_a_run_without_a_mode_reads_and_names_what_was_denied(env: ServerEnv) -> None:
+async def test_a_run_without_a_mode_reports_denied_calls(env: ServerEnv) -> None:
     session = env.create_session()
     async with client(env) as web:
         etag = (await web.get(f"/api/sessions/{session}/tree")).headers["etag"]
@@ -110,7 +110,7 @@ async def test_an_answer_for_the_session_counts_for_its_next_run(env: ServerEnv)
     assert (env.project / "made").exists()
 
 
-async def test_nobody_answering_in_time_is_a_no_that_is_said(tmp_path: Path) -> None:
+async def test_an_expired_question_is_denied_and_reported(tmp_path: Path) -> None:
     env = ServerEnv(tmp_path, TOUCH, "Done.", limits=ServerLimits(rate=1e6, burst=1_000_000, permission_seconds=0.05))
     session = env.create_session()
     async with client(env) as web:
@@ -170,7 +170,7 @@ async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(env
     assert not (env.project / "made").exists()
 
 
-async def test_what_a_token_for_a_project_allows_its_agents_does_not_count_for_agents_with_more_rights(
+async def test_grants_of_a_limited_token_do_not_apply_to_unlimited_agents(
     env: ServerEnv,
 ) -> None:
     session, own = env.create_session(), env.create_token("read", "write", "run", project=env.project)
@@ -243,7 +243,7 @@ async def test_a_request_cannot_be_more_lenient_than_the_server(env: ServerEnv, 
     assert me["permissionMode"] == "ask"
 
 
-async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_says_so(env: ServerEnv) -> None:
+async def test_denied_calls_of_swarm_agents_are_reported(env: ServerEnv) -> None:
     session = env.create_session()
     async with client(env) as web:
         made = await web.post(

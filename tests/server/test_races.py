@@ -111,7 +111,7 @@ async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
     assert sum(asked.status is None for asked in histories) > 0, "nobody was impatient"
 
 
-async def test_of_all_who_change_what_they_have_read_none_undoes_another(env: ServerEnv, id: str) -> None:
+async def test_concurrent_conditional_writes_lose_no_update(env: ServerEnv, id: str) -> None:
     """A counter in the session's name, counted up by many with `If-Match`."""
     session = f"/api/sessions/{id}"
 

@@ -120,7 +120,7 @@ def test_every_route_asks_for_exactly_one_scope(matrix: Matrix) -> None:
         assert len(route.scopes) == 1, route
 
 
-def test_routes_that_only_read_are_told_by_their_method(matrix: Matrix) -> None:
+def test_read_routes_use_get(matrix: Matrix) -> None:
     for route in matrix.routes:
         if route.method == "GET":
             assert route.scopes == ["read"], route
@@ -128,13 +128,13 @@ def test_routes_that_only_read_are_told_by_their_method(matrix: Matrix) -> None:
             assert route.path.endswith(("/compare", "/exports", "/exports/{job}")), route
 
 
-async def test_nobody_is_answered_without_a_token(matrix: Matrix) -> None:
+async def test_requests_without_a_token_are_refused(matrix: Matrix) -> None:
     for route, answer in await matrix.answers({}):
         assert (answer.status_code, read_error_code(answer)) == (401, "unauthorized"), route
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
-async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> None:
+async def test_requests_with_an_unknown_token_are_refused(matrix: Matrix) -> None:
     env = matrix.env
     revoked = env.create_token("read", "write", "run")
     TokenStore().revoke(revoked.token.id)
@@ -151,7 +151,7 @@ async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> N
 
 
 @pytest.mark.parametrize("scope", ["read", "write", "run"])
-async def test_a_token_does_what_its_scope_says_and_nothing_else(matrix: Matrix, scope: Any) -> None:
+async def test_a_token_is_limited_to_its_scopes(matrix: Matrix, scope: Any) -> None:
     for route, answer in await matrix.answers(build_auth_headers(matrix.env.create_token(scope)), UNKNOWN):
         if route.scopes != [scope]:
             assert (answer.status_code, read_error_code(answer)) == (403, "forbidden"), route
@@ -177,7 +177,7 @@ def _read_error(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
 
 
-async def test_nothing_happens_to_a_session_by_those_who_may_not_write(matrix: Matrix) -> None:
+async def test_a_token_without_write_changes_nothing(matrix: Matrix) -> None:
     files = list((matrix.env.project.parent / "home").rglob(f"*{matrix.id}*.jsonl"))
     before = files[0].read_bytes()
     tokens: list[IssuedToken] = [
@@ -244,7 +244,7 @@ async def test_two_hosts_in_one_request_are_no_request(env: ServerEnv) -> None:
     assert (answer.status_code, read_error_code(answer)) == (400, "bad_request")
 
 
-async def test_what_a_proxy_says_of_the_host_is_not_believed(env: ServerEnv) -> None:
+async def test_forwarded_host_headers_are_ignored(env: ServerEnv) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         forwarded = {"x-forwarded-host": "127.0.0.1:7373", "forwarded": "host=127.0.0.1:7373", "host": "evil.example"}
         answer = await client.get("/api/health", headers=forwarded)

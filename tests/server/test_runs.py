@@ -68,7 +68,7 @@ async def test_a_prompt_is_answered_and_its_answer_is_streamed(env: ServerEnv) -
     assert order == ["run", "entry", *["delta"] * len(deltas), "entry", "run"]
 
 
-async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone(
+async def test_clients_are_notified_if_the_session_model_is_missing(
     env: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str | None = None) -> Model:
@@ -92,7 +92,7 @@ async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone
     assert notice["text"].endswith("; using the default model")
 
 
-async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> None:
+async def test_clients_are_notified_of_a_retry(tmp_path: Any, home: Any) -> None:
     (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
     (home / ".sessiontree" / "config.toml").write_text("[retry]\nbase_delay = 0.01\n")
     broken = ModelError("scripted:scripted", "network", "the stream was cut off")
@@ -134,7 +134,7 @@ async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_ti
     assert [path[-1]["text"] for path in paths] == ["Done.", "Done."]
 
 
-async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
+async def test_a_running_agent_receives_steering_messages(tmp_path: Any) -> None:
     gate = Gate()
     env = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
     async with open_client(env.build_app(), env.owner) as client:
@@ -153,7 +153,7 @@ async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
     assert (call["name"], call["ok"]) == ("ls", True)
 
 
-async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -> None:
+async def test_an_aborted_run_keeps_its_partial_answer(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, ["First", Delay(30), "never"])
     async with open_client(env.build_app(), env.owner) as client:
         session = env.create_session()
@@ -238,7 +238,7 @@ async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_pat
     assert info["running"] == []
 
 
-async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: Any) -> None:
+async def test_a_new_prompt_aborts_a_run_whose_file_was_replaced(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, Gate().delay("Never."), "Second.")
     session = env.create_session()
     with run_server(env) as base:
@@ -262,7 +262,7 @@ async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: A
 
 
 @pytest.mark.parametrize("temporary", ["takes it", "is full too"])
-async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_written(
+async def test_the_end_of_a_run_names_the_file_of_an_unsaved_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
 ) -> None:
     gate = Gate()

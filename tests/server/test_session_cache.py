@@ -30,7 +30,7 @@ class Clock:
         return self.now
 
 
-def test_all_who_ask_at_once_share_one_session(env: ServerEnv) -> None:
+def test_concurrent_requests_share_one_session(env: ServerEnv) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     held: list[Any] = []
 
@@ -44,7 +44,7 @@ def test_all_who_ask_at_once_share_one_session(env: ServerEnv) -> None:
     assert held[0].users == 10
 
 
-def test_a_session_is_as_it_is_now_whoever_wrote(env: ServerEnv) -> None:
+def test_a_session_is_refreshed_for_each_request(env: ServerEnv) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     with sessions.read(id, OWNER) as opened:
         before = opened.position
@@ -58,7 +58,7 @@ def test_a_session_is_as_it_is_now_whoever_wrote(env: ServerEnv) -> None:
             opened.check_position(SessionPosition(before.count, "00000000"))
 
 
-def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(env: ServerEnv) -> None:
+def test_idle_sessions_are_closed_unless_in_use(env: ServerEnv) -> None:
     clock = Clock()
     sessions = SessionCache(ServerLimits(idle_seconds=10), clock)
     idle, held = env.create_session(), env.create_session()
@@ -89,7 +89,7 @@ def test_only_so_many_are_held_open_those_asked_for_last(env: ServerEnv) -> None
     assert [one.session.id for one in sessions.list_open()] == ids[2:]
 
 
-def test_an_id_that_is_nobodys_is_looked_for_and_not_found(env: ServerEnv) -> None:
+def test_an_unknown_id_is_not_found(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
     for id in ("", "nothing", "../x"):
         with pytest.raises(ApiError) as refused:
@@ -109,7 +109,7 @@ def test_a_token_of_another_project_holds_nothing(env: ServerEnv) -> None:
     assert [one.users for one in sessions.list_open()] == [0]
 
 
-def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(env: ServerEnv) -> None:
+def test_a_session_with_a_different_file_name_is_found_by_id(env: ServerEnv) -> None:
     with st.create(cwd=env.project) as session:
         file = session.file
     assert file is not None
@@ -163,7 +163,7 @@ def test_depths_are_counted_from_the_root(env: ServerEnv) -> None:
     [("b", "a", {"a": 0, "b": 1, "c": 2, "d": 3}), ("c", "a", {"a": 0, "c": 1, "d": 2})],
     ids=["a parent that was missing", "an id that was there"],
 )
-def test_depths_are_counted_anew_when_a_late_line_puts_others_elsewhere(
+def test_depths_are_recomputed_when_a_missing_parent_appears(
     tmp_path: Path, late: str, parent: str, depths: dict[str, int]
 ) -> None:
     def line(id: str, parent: str | None) -> str:
@@ -185,7 +185,7 @@ def test_depths_are_counted_anew_when_a_late_line_puts_others_elsewhere(
         assert {id: opened.get_depth(id) for id in depths} == depths
 
 
-def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(env: ServerEnv) -> None:
+def test_an_unreadable_session_is_not_kept_in_use(env: ServerEnv) -> None:
     clock = Clock()
     id, sessions = env.create_session(), SessionCache(ServerLimits(idle_seconds=10), clock)
     with sessions.read(id, OWNER) as opened:
@@ -207,18 +207,16 @@ def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(env: Ser
 
 
 @pytest.mark.parametrize("text", ["", "x", "1", "-", "x-1", "-1-ab", "9" * 20 + "-ab", "²-ab"])
-def test_what_is_no_position_is_refused(text: str) -> None:
+def test_invalid_positions_are_refused(text: str) -> None:
     with pytest.raises(ApiError):
         parse_position(text)
 
 
-def test_a_position_is_told_and_read() -> None:
+def test_a_position_is_formatted_and_parsed() -> None:
     assert parse_position(str(SessionPosition(12, "9a0b1c2d"))) == SessionPosition(12, "9a0b1c2d")
 
 
-def test_an_entry_that_its_writer_takes_back_is_gone_for_all_who_ask(
-    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rolled_back_entry_disappears_from_responses(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     seen: list[tuple[int, str]] = []
 

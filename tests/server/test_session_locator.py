@@ -49,7 +49,7 @@ def test_a_word_is_found_across_blocks_and_across_looks(
     assert found.list_files() == [str(file)]
 
 
-def test_a_file_that_was_put_in_the_place_of_another_is_looked_through_anew(env: ServerEnv) -> None:
+def test_a_replaced_file_is_scanned_again(env: ServerEnv) -> None:
     with st.open(env.create_session()) as session:
         session.append(st.Custom(custom_type=KIND))
         file = Path(str(session.file))
@@ -103,7 +103,7 @@ def test_a_session_that_was_moved_is_found_where_it_is_now(env: ServerEnv) -> No
     assert found[0].file == str(elsewhere / file.name)
 
 
-def test_a_session_in_which_nothing_can_be_looked_for_is_let_go_of(env: ServerEnv) -> None:
+def test_a_session_is_released_if_the_search_fails(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
     with st.open(env.create_session()) as session:
         session.append(st.Custom(custom_type=KIND))

@@ -23,7 +23,7 @@ async def list_ids(client: httpx.AsyncClient, **params: str) -> list[str]:
     return [session["id"] for session in (await client.get("/api/sessions", params=params)).json()["sessions"]]
 
 
-async def test_the_server_says_who_it_is_and_what_the_token_may_do(env: ServerEnv) -> None:
+async def test_the_server_reports_its_version_and_the_rights_of_the_token(env: ServerEnv) -> None:
     made = env.create_token("read", project=env.project)
     async with open_client(env.build_app(), made) as client:
         health = (await client.get("/api/health")).json()
@@ -135,7 +135,7 @@ async def test_a_session_is_made_where_the_token_may(env: ServerEnv) -> None:
     assert (foreign.status_code, out.status_code) == (403, 403)
 
 
-async def test_what_a_session_is(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_session_response_has_all_fields(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         usage = {"input": 10, "output": 5, "cost": 0.01}
@@ -205,7 +205,7 @@ async def test_a_subtree_is_exported_without_the_rest_of_the_session(env: Server
     assert both.status_code == 422
 
 
-async def test_a_redacted_export_says_what_was_taken_out(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_redacted_export_reports_the_redactions(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
@@ -249,7 +249,7 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(env: ServerEnv
     ],
     ids=["what it is", "as it is", "as text"],
 )
-async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
+async def test_a_session_deleted_during_a_request_is_not_found(
     env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
 ) -> None:
     id = env.create_session()
@@ -267,9 +267,7 @@ async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_a_replaced_file_is_read_again(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
@@ -285,7 +283,7 @@ async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
     assert answer.headers["etag"] != before
 
 
-async def test_a_damaged_session_is_read_and_says_what_is_wrong(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_damaged_session_is_read_with_its_problems(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
@@ -299,9 +297,7 @@ async def test_a_damaged_session_is_read_and_says_what_is_wrong(env: ServerEnv, 
         assert (await client.get(f"/api/sessions/{id}/{path}")).status_code == 200, path
 
 
-async def test_the_models_are_those_that_the_app_offers_and_the_default_is_told(
-    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_models_are_listed_with_the_default(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     async with open_client(env.build_app(models=None), env.owner) as client:

@@ -71,9 +71,7 @@ async def test_behind_tls_the_cookie_is_sent_over_tls_alone(env: ServerEnv) -> N
     assert signed.headers["set-cookie"].endswith("; Secure")
 
 
-async def test_a_browser_stays_signed_in_when_the_server_starts_anew(
-    env: ServerEnv, browser: httpx.AsyncClient
-) -> None:
+async def test_a_browser_stays_signed_in_after_a_server_restart(env: ServerEnv, browser: httpx.AsyncClient) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
     app = env.build_app(tokens=TokenStore([issue_token(SCOPES).token]))
@@ -122,9 +120,7 @@ async def test_nothing_is_read_by_cookie_for_a_page_on_another_port(browser: htt
     assert (await browser.get("/api/sessions", headers={"sec-fetch-site": "none"})).status_code == 200
 
 
-async def test_a_cookie_is_no_token_for_a_header_and_a_token_no_cookie(
-    env: ServerEnv, browser: httpx.AsyncClient
-) -> None:
+async def test_cookies_and_header_tokens_are_not_interchangeable(env: ServerEnv, browser: httpx.AsyncClient) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
     cookie = browser.cookies[COOKIE]
     browser.cookies.clear()
@@ -161,7 +157,7 @@ async def test_signing_out_makes_the_cookie_worthless(browser: httpx.AsyncClient
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"[]", b'{"code":1}', b'{"code":"a","token":"b"}', b'{"cod":"a"}', b"\xff", b"[" * 5000]
 )
-async def test_what_makes_no_sense_signs_nobody_in(browser: httpx.AsyncClient, body: bytes) -> None:
+async def test_invalid_sign_in_requests_are_refused(browser: httpx.AsyncClient, body: bytes) -> None:
     headers = {**OURS, "content-type": "application/json"}
 
     answer = await browser.post("/sign-in", content=body, headers=headers)

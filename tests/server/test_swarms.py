@@ -47,9 +47,7 @@ def env(tmp_path: Any) -> ServerEnv:
     return ServerEnv(tmp_path, *["With a cache."] * 20)
 
 
-async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_swarm_agents_work_on_branches_and_report_results(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
 
     swarm = await create_swarm(client, session=session, agents=2)
@@ -100,9 +98,7 @@ async def test_a_strategy_that_was_added_is_taken(
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-async def test_an_agent_tries_again_as_often_as_is_said(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, retries: int
-) -> None:
+async def test_an_agent_retries_up_to_the_limit(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
     monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     passing = ModelError("scripted:scripted", "server", "come again")
     env = ServerEnv(tmp_path, *[passing] * 20)
@@ -113,7 +109,7 @@ async def test_an_agent_tries_again_as_often_as_is_said(
     assert [(agent["status"], agent["attempts"]) for agent in status["agents"]] == [("failed", retries + 1)]
 
 
-async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_swarm_at_an_unknown_place_creates_nothing(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     said = {"name": "crew", "task": "Make it fast", "at": "nowhere"}
 
@@ -190,9 +186,7 @@ async def test_the_five_routes_of_a_swarms_branches(env: ServerEnv, client: http
     assert compared["reason"].startswith("not enough data")
 
 
-async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_for_it(
-    env: ServerEnv, home: Path
-) -> None:
+async def test_comparing_agents_needs_only_read_and_runs_no_extension(env: ServerEnv, home: Path) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "mark.py").write_text(f"def setup(api):\n    open({str(home / 'ran')!r}, 'w').close()\n")
@@ -222,7 +216,7 @@ async def test_a_swarm_without_branching_has_none_of_the_five(env: ServerEnv, cl
         assert answer.json()["error"]["message"] == "swarm crew does not have branching enabled"
 
 
-async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) -> None:
+async def test_a_swarm_is_paused_scaled_resumed_and_stopped(tmp_path: Any) -> None:
     gate = Gate()
     env = ServerEnv(tmp_path, *[gate.delay("One way.")] * 20)
     async with open_client(env.build_app(), env.owner) as client:
@@ -253,7 +247,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert late.status_code == 409
 
 
-async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_agent_hears_what_is_said_there(
+async def test_a_branch_of_a_swarm_agent_is_not_moved_and_can_be_steered(
     tmp_path: Any,
 ) -> None:
     gate = Gate()
@@ -293,7 +287,7 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert (after["running"], after["swarming"]) == ([], {})
 
 
-async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_unchanged_limits_are_kept_on_resume(env: ServerEnv, client: httpx.AsyncClient) -> None:
     budget, each = {"cost": 1, "tokens": 100}, {"seconds": 60}
     id = (await create_swarm(client, session=env.create_session(), start=False, budget=budget, agentBudget=each))["id"]
     with st.open((await client.get(f"/api/swarms/{id}")).json()["sessionId"]) as opened:
@@ -307,9 +301,7 @@ async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(env: ServerEn
     assert status["agentBudget"] == {"cost": None, "tokens": 9, "seconds": 60}
 
 
-async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_a_resumed_swarm_uses_its_original_tools(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = await env.create_swarm(env.create_session(), agents=1, tools=builtin_tools("read"), system="Only read.")
     lacking = await env.create_swarm(env.create_session(), agents=1, tools=[look])
 
@@ -372,7 +364,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("state", ["running", "paused"])
-async def test_what_workers_have_is_not_done_by_the_server_too(
+async def test_the_server_does_not_resume_a_swarm_of_workers(
     env: ServerEnv, client: httpx.AsyncClient, state: str
 ) -> None:
     command = [sys.executable, "-c", SENT_TO_WORKERS, env.create_session(), state]
@@ -385,7 +377,7 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
     assert "workers are running agents of swarm crew" in answer.json()["error"]["message"]
 
 
-async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
+async def test_a_swarm_is_not_resumed_on_a_busy_branch(tmp_path: Any) -> None:
     gate = Gate()
     env = ServerEnv(tmp_path, gate.delay("Mine."))
     session = env.create_session()
@@ -490,7 +482,7 @@ async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -
     assert [agent["status"] for agent in status["agents"]] == ["completed"] * 3
 
 
-async def test_a_swarm_whose_process_died_is_gone_on_with(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_swarm_of_a_dead_process_is_resumed(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     with st.open(session) as opened:
         swarm = Swarm(opened, "crew", "Make it fast", model=ScriptedModel([Delay(60)] * 2))
@@ -581,9 +573,7 @@ async def test_events_of_a_swarm_are_streamed_and_taken_up_again(env: ServerEnv)
     assert [event.data for event in (*first, *rest)] == told["events"]
 
 
-async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_are_notified_when_a_swarm_fails(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate()
     env = ServerEnv(tmp_path, gate.delay("One way."))
     session = env.create_session()
@@ -609,7 +599,7 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
     assert (row["status"], row["left"]) == ("running", True)
 
 
-async def test_a_swarm_of_another_process_is_told_of(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_swarm_of_another_process_is_shown(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     id = await env.create_swarm(session, start=True)
 
@@ -640,9 +630,7 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
         ({"at": ""}, "at: expected str of length >= 1"),
     ],
 )
-async def test_what_is_wrong_in_a_body_is_told_by_its_field(
-    client: httpx.AsyncClient, said: dict[str, Any], sentence: str
-) -> None:
+async def test_an_invalid_body_names_the_field(client: httpx.AsyncClient, said: dict[str, Any], sentence: str) -> None:
     answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
     lacking = await client.post("/api/swarms", json={"name": "crew"})
 
@@ -670,7 +658,7 @@ class NoModels:
         {"model": "scripted:scripted", "agents": [{"name": "a"}, {"name": "b", "model": "nobody:nothing"}]},
     ],
 )
-async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(env: ServerEnv, said: dict[str, Any]) -> None:
+async def test_a_swarm_with_an_unknown_model_creates_nothing(env: ServerEnv, said: dict[str, Any]) -> None:
     async with open_client(env.build_app(models=NoModels()), env.owner) as client:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
         listed = (await client.get("/api/sessions")).json()["sessions"]

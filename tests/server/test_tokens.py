@@ -29,7 +29,7 @@ def test_a_token_has_256_random_bits_and_no_two_are_the_same() -> None:
     assert all(len(secret) >= 46 and secret.startswith("st_") for secret in secrets)
 
 
-def test_the_file_of_tokens_lets_nobody_in() -> None:
+def test_the_tokens_file_contains_no_secrets() -> None:
     made = issue_token(["read", "write"], ["/project"])
     TokenStore().add(made.token)
 
@@ -48,7 +48,7 @@ def test_a_token_is_found_by_its_secret_alone() -> None:
         assert tokens.find(wrong) is None
 
 
-def test_what_others_add_and_revoke_is_noticed_at_once() -> None:
+def test_tokens_changed_by_other_processes_apply_at_once() -> None:
     watching, made = TokenStore(), issue_token(["read"])
     assert watching.find(made.secret) is None
 
@@ -61,7 +61,7 @@ def test_what_others_add_and_revoke_is_noticed_at_once() -> None:
     assert not watching.is_valid(made.token)
 
 
-def test_of_many_who_change_the_tokens_at_once_none_undoes_another() -> None:
+def test_concurrent_token_changes_are_all_kept() -> None:
     """Each has its own descriptor of the lock, as processes have."""
     revoked = [issue_token(["read"]).token for _ in range(15)]
     added = [issue_token(["read"]).token for _ in range(30)]
@@ -94,7 +94,7 @@ def test_a_servers_own_token_is_in_no_file() -> None:
     assert not get_tokens_path().exists()
 
 
-def test_revoking_what_is_not_there_says_so() -> None:
+def test_revoking_an_unknown_token_is_an_error() -> None:
     with pytest.raises(NotFound):
         TokenStore().revoke("nothing")
 
@@ -125,7 +125,7 @@ def test_a_token_needs_a_scope() -> None:
         ("project", False),
     ],
 )
-def test_a_token_sees_its_projects_and_what_is_below_them(cwd: str, sees: bool) -> None:
+def test_a_token_sees_its_projects_and_their_subfolders(cwd: str, sees: bool) -> None:
     token = Token(id="x", hash="", scopes=("read",), projects=("/a/project",))
 
     assert token.can_see(cwd) is sees
@@ -144,7 +144,7 @@ def test_the_file_of_tokens_and_its_folder_are_the_users_alone_whatever_the_umas
     assert stat.S_IMODE(get_tokens_path().parent.stat().st_mode) == 0o700
 
 
-def test_what_is_no_file_with_an_address_is_not_waited_for() -> None:
+def test_an_address_that_is_not_a_regular_file_is_ignored() -> None:
     os.makedirs(get_home(), exist_ok=True)
     os.mkfifo(get_address_path(1))
     for port, content in ((2, b"\xff"), (3, b"http://127.0.0.1:3\n")):

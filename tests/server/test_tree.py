@@ -56,7 +56,7 @@ async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
     assert all(row["parent"] is None or row["parent"] in shown for row in whole["entries"])
 
 
-async def test_a_row_says_what_it_is(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_tree_row_has_all_fields(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = create_session(env)
 
     rows = (await client.get(f"/api/sessions/{id}/tree", params={"filter": "labeled-only"})).json()["entries"]
@@ -143,7 +143,7 @@ async def test_a_path_is_read_from_any_entry_of_it(env: ServerEnv, client: httpx
     assert (behind["entries"], behind["total"]) == ([], whole["total"])
 
 
-async def test_what_a_path_tells_of_an_answer(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_path_row_of_an_answer_has_all_fields(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})
@@ -162,9 +162,7 @@ async def test_what_a_path_tells_of_an_answer(env: ServerEnv, client: httpx.Asyn
     assert "html" not in result
 
 
-async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_a_path_marks_merges_and_images(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         pictures = [build_image_block(b"a", "image/png"), build_image_block(b"b", "image/png")]
@@ -179,7 +177,7 @@ async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
     assert [row.get("merge") for row in rows] == [None, None, None, True]
 
 
-async def test_a_path_says_what_went_wrong_in_tools_and_commands(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_path_marks_failed_tools_and_commands(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         session.append(st.tool_result("c1", "read", "there is no such file", error=True))
@@ -203,7 +201,7 @@ async def test_nothing_in_the_html_of_a_session_can_act(env: ServerEnv, client: 
         assert tag not in html
 
 
-async def test_a_very_long_text_is_told_without_html(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_very_long_text_has_no_html(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "*x* " * 100_000})
 
@@ -213,7 +211,7 @@ async def test_a_very_long_text_is_told_without_html(env: ServerEnv, client: htt
     assert "html" not in row
 
 
-async def test_what_the_model_sees_and_why(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_the_context_is_returned_with_an_explanation(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
 
     seen = (await client.get(f"/api/sessions/{id}/context")).json()
@@ -289,7 +287,7 @@ async def test_an_entry_that_makes_no_sense_is_not_written(
     assert (await client.get(f"/api/sessions/{id}")).headers["etag"] == before
 
 
-async def test_a_write_says_how_far_the_session_goes_then(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_write_returns_the_new_position(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
 
     written = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "x"})
@@ -300,7 +298,7 @@ async def test_a_write_says_how_far_the_session_goes_then(env: ServerEnv, client
 @pytest.mark.parametrize(
     ("tag", "status"), [("{now}", 201), ('"1-x", {now}', 201), ("*", 201), ('"1-x"', 412), ("W/{now}", 412)]
 )
-async def test_a_write_is_done_only_on_what_was_seen(
+async def test_a_conditional_write_is_refused_after_a_change(
     env: ServerEnv, client: httpx.AsyncClient, tag: str, status: int
 ) -> None:
     id = env.create_session()

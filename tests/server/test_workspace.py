@@ -170,9 +170,7 @@ async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbo
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "outside")
 
 
-async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_rights(
-    sandbox: None, tmp_path: Path
-) -> None:
+async def test_a_limited_token_cannot_steer_an_unlimited_agent(sandbox: None, tmp_path: Path) -> None:
     gate = Gate()
     env = ServerEnv(tmp_path, gate.delay("Done."))
     made, session = create_limited_token(env.project), env.create_session()
@@ -189,7 +187,7 @@ async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_righ
 
 
 @pytest.mark.parametrize("way", ["started there", "told of it", "named when made", "session file alone"])
-async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
+async def test_agents_work_in_the_session_folder_only_if_it_was_allowed(tmp_path: Path, way: str) -> None:
     env = ServerEnv(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
     folder = env.project if way == "started there" else env.other
     app = env.build_app(permission_mode="allow-all", projects=[str(env.other)] if way == "told of it" else [])

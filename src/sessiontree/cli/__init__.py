@@ -1,4 +1,4 @@
-"""The command line. This module imports almost nothing, so that `--version` is fast."""
+"""The command line. This module imports almost nothing to keep `--version` fast."""
 
 from __future__ import annotations
 

@@ -184,9 +184,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _expand_short_forms(arguments: list[str]) -> list[str]:
-    """Insert the command that a short form stands for.
+    """Insert the command of a short form.
 
-    `-p` stands for `prompt`. Other options, and no arguments on a terminal, stand for `chat`.
+    `-p` means `prompt`. Other options, and no arguments on a terminal, mean `chat`.
     """
     first = next((word for word in arguments if word not in ("--color", "--no-color")), "")
     at = arguments.index(first) if first else len(arguments)
@@ -201,7 +201,7 @@ def _expand_short_forms(arguments: list[str]) -> list[str]:
 
 
 def _replace_closed_streams() -> None:
-    """Open the null device for closed output streams, so that no other file gets their descriptors."""
+    """Open the null device for closed output streams. Otherwise the next open file would get their descriptor."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the process ends
@@ -214,7 +214,7 @@ def _is_output_error(error: OSError) -> bool:
 
 
 def _discard_output() -> None:
-    """Redirect standard output to the null device, so that Python does not flush it again at exit."""
+    """Redirect standard output to the null device. Otherwise Python would flush it again at exit."""
     with contextlib.suppress(OSError, ValueError):  # standard output has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -324,10 +324,10 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
     except SessionTreeError:  # the current folder was deleted, or the database is unreachable
         names = set[str]()
     ids = [parse_session_id(location) for location in catalog.list_locations()]
-    known = [
+    items = [
         CompletionItem(item) for item in filter_completions([catalog.RECENT_ALIAS, *sorted(names), *ids], incomplete)
     ]
-    return known or [CompletionItem(incomplete, type="file")]
+    return items or [CompletionItem(incomplete, type="file")]
 
 
 def _complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -95,7 +95,7 @@ def _run_operation(
     extensions: tuple[str, ...],
     model: str | None = None,
 ) -> T:
-    """Run an operation with the extensions loaded, so that their handlers are called."""
+    """Run an operation with the extensions loaded and their handlers active."""
     setup = ExtensionSetup(extensions)
     setup.hooks.listen(print_notice)
 
@@ -135,8 +135,8 @@ def navigate(
 ) -> None:
     """Move the current branch to a place.
 
-    If the place is a user message, the branch moves to its parent and the text is printed so that you can edit and
-    send it again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back.
+    If the place is a user message, the branch moves to its parent and the text is printed for you to edit
+    and send again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back.
     """
     if start is not None and not dry_run:
         raise click.UsageError("--from requires --dry-run")
@@ -169,7 +169,7 @@ def pop(
 ) -> None:
     """Go back to before the last user message, or to a place, and summarize the branch you leave.
 
-    The text of the message is printed so that you can edit and send it again.
+    The text of the message is printed for you to edit and send again.
     """
     from sessiontree.ops.navigate import find_previous_prompt
 

@@ -110,23 +110,23 @@ def append(
     branch: str | None,
     at: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Append one entry to a branch."""
     if sum(value is not None for value in (role, message, entry)) != 1:
         raise click.UsageError("exactly one of --role, --message and --entry is required")
     if (role is None) != (text is None):
         raise click.UsageError("TEXT and --role require each other")
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None and option not in ROLE_OPTIONS.get(role or "", ()):
-            fitting = next(name for name, options in ROLE_OPTIONS.items() if option in options)
-            raise click.UsageError(f"--{option.replace('_', '-')} requires --role {fitting}")
+            role_name = next(name for name, allowed in ROLE_OPTIONS.items() if option in allowed)
+            raise click.UsageError(f"--{option.replace('_', '-')} requires --role {role_name}")
     words = _read_stdin() if text == "-" else text or ""
     with edit_session(session) as to:
         target = UNSET if branch is None else to.branch(branch).name
 
         def build() -> NewEntry:
-            return NewEntry(*_build_body(to, role, words, message, entry, at or branch or "HEAD", given))
+            return NewEntry(*_build_body(to, role, words, message, entry, at or branch or "HEAD", options))
 
         if at is None:
             written = to.append_at_head(build, branch=target)
@@ -154,11 +154,11 @@ def _build_body(
     message: str | None,
     entry: str | None,
     place: str,
-    given: dict[str, Any],
+    options: dict[str, Any],
 ) -> tuple[Body, JsonObject]:
     """Return the body to append and the other fields of its line."""
     if role is not None:
-        return _build_role_body(to, role, words, place, given), {}
+        return _build_role_body(to, role, words, place, options), {}
     option, text = ("--entry", entry) if message is None else ("--message", message)
     wire = _parse_object(text or "", option)
     try:
@@ -186,22 +186,22 @@ def _parse_object(text: str, option: str) -> JsonObject:
         raise click.UsageError(f"{option}: not a JSON object: {error}") from None
 
 
-def _build_role_body(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
+def _build_role_body(session: Session, role: str, text: str, place: str, options: dict[str, Any]) -> Body:
     path = session.tree.path(session.resolve_place(place))
     match role:
         case "assistant":
             state = build_path_context(path).state
             return assistant(
                 text,
-                provider=given["provider"] or state.provider or "unknown",
-                model=given["model"] or state.model or "unknown",
-                usage=None if given["usage"] is None else _parse_usage(given["usage"]),
+                provider=options["provider"] or state.provider or "unknown",
+                model=options["model"] or state.model or "unknown",
+                usage=None if options["usage"] is None else _parse_usage(options["usage"]),
             )
         case "toolResult":
-            call, name = _find_tool_call(path, given["call"])
-            return tool_result(call, name, text, error=given["error"] is True)
+            call, name = _find_tool_call(path, options["call"])
+            return tool_result(call, name, text, error=options["error"] is True)
         case "custom":
-            return CustomMessage(custom_type=given["custom_type"] or "note", content=text)
+            return CustomMessage(custom_type=options["custom_type"] or "note", content=text)
         case _:
             return user(text)
 
@@ -215,8 +215,8 @@ def _parse_usage(text: str) -> JsonObject:
     return usage
 
 
-def _check_numbers(given: JsonObject, known: tuple[str, ...]) -> None:
-    for name, value in given.items():
+def _check_numbers(fields: JsonObject, known: tuple[str, ...]) -> None:
+    for name, value in fields.items():
         if name not in known:
             raise click.UsageError(f"--usage: unknown field {name!r}; fields: {', '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
@@ -228,14 +228,14 @@ def _find_tool_call(path: list[Entry], wanted: str | None) -> tuple[str, str]:
     messages = [entry.body.message for entry in path if isinstance(entry.body, Message)]
     answered = {get_answered_call(message) for message in messages}
     calls = [call for message in messages for call in get_tool_calls(message)]
-    fitting = [call for call in calls if (call.id not in answered if wanted is None else call.id == wanted)]
-    if not fitting:
+    matching = [call for call in calls if (call.id not in answered if wanted is None else call.id == wanted)]
+    if not matching:
         raise click.UsageError(
             "no tool call without a result on this path"
             if wanted is None
             else f"tool call {wanted!r} not found on this path"
         )
-    return fitting[-1].id, fitting[-1].name
+    return matching[-1].id, matching[-1].name
 
 
 @app.command(

@@ -68,9 +68,9 @@ Examples:
 def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from sessiontree.swarm.experiment.results import list_experiments
 
-    given = ctx.params.get("session") or next(iter(ctx.args), None)
+    name = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
-        found = [] if given is None else list_experiments(open_session(given, read_only=True))
+        found = [] if name is None else list_experiments(open_session(name, read_only=True))
     except (SessionTreeError, OSError):
         return []
     return [result.name for result in found if result.name.startswith(incomplete)]

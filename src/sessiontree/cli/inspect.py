@@ -117,15 +117,15 @@ def _echo_tree_json(session: Session, filter: str) -> None:
             depths.append(depths[above] + 1 if above >= 0 else 0)
         positions = (position for position in range(len(shape)) if shown[position])
         while several := list(islice(positions, BATCH_SIZE)):
-            known = [tree.peek(shape.ids[position]) for position in several]
-            for position, entry, raw in zip(several, known, read_raws(known), strict=True):
+            entries = [tree.peek(shape.ids[position]) for position in several]
+            for position, entry, raw in zip(several, entries, read_raws(entries), strict=True):
                 above = shape.parent_positions[position]
-                said = entry.source.decode_preview(raw) if entry.type == "message" else None
+                preview = entry.source.decode_preview(raw) if entry.type == "message" else None
                 yield {
                     "id": entry.id,
                     "parent": shape.ids[above] if above >= 0 else None,
                     "type": entry.type,
-                    "role": None if said is None else said.role,
+                    "role": None if preview is None else preview.role,
                     "label": tree.label(entry.id),
                     "timestamp": entry.source.decode_timestamp(raw),
                     "depth": depths[position],

@@ -151,8 +151,7 @@ def prompt(
 
 
 def _drop_if_unused(session: Session) -> None:
-    """Delete a new session without messages, so that it does not become the most recent one."""
-
+    """Delete a new session without messages. Otherwise it would be the most recent one."""
     with suppress(SessionTreeError):  # do not hide the result or the error of the run
         catalog.purge_unused(session, lambda tree: not len(tree))
 

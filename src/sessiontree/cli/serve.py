@@ -171,9 +171,9 @@ def _handle_signals(server: HttpServer) -> Generator[None]:
 def _build_url(host: str, port: int, names: tuple[str, ...] = ()) -> str:
     """Return the URL of the dashboard, reachable from other machines if the server is."""
     if names:
-        name, _, given = names[0].partition(":") if not names[0].startswith("[") else (names[0], "", "")
-        scheme = "https" if given == "443" else "http"
-        at = "" if given in ("80", "443") else f":{given or port}"
+        name, _, name_port = names[0].partition(":") if not names[0].startswith("[") else (names[0], "", "")
+        scheme = "https" if name_port == "443" else "http"
+        at = "" if name_port in ("80", "443") else f":{name_port or port}"
         return f"{scheme}://{name}{at}"
     if host in ("0.0.0.0", "::"):
         host = _find_own_address(socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6) or socket.gethostname()

@@ -14,5 +14,5 @@ ORDER = (
 
 
 def get_builtin_commands() -> list[Command]:
-    made = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
-    return [made[name] for name in ORDER]
+    commands = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
+    return [commands[name] for name in ORDER]

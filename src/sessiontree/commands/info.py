@@ -44,11 +44,13 @@ async def _run_context(controller: SessionController, args: Sequence[str]) -> Co
     parts = controller.agent.build_system_parts() if controller.has_agent else []
     explanation = explain(controller.session.tree, controller.branch.leaf)
     if args:
-        said = [
+        messages = [
             f"--- {get_role(message)}\n{extract_text(message.get('content'))}"
             for message in explanation.context.to_llm()
         ]
-        return CommandOutcome(text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *said]))
+        return CommandOutcome(
+            text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *messages])
+        )
     calls = CallLookup(controller.session.tree)
     rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
     for item in explanation.entries:
@@ -103,8 +105,8 @@ async def _run_copy(controller: SessionController, args: Sequence[str]) -> Comma
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant":
             words = extract_text(entry.body.message.get("content"))
             if words:
-                told = controller.host.copy(words)
-                return CommandOutcome(text=words if told is None else told)
+                message = controller.host.copy(words)
+                return CommandOutcome(text=words if message is None else message)
     raise InvalidOperation("no answer to copy")
 
 
@@ -207,7 +209,7 @@ COMMANDS = (
         name="context",
         help="Show what the model sees, including the system prompt, with token counts",
         run=_run_context,
-        arguments=(Argument(name=FULL, complete=lambda controller, begun: [FULL]),),
+        arguments=(Argument(name=FULL, complete=lambda controller, prefix: [FULL]),),
     ),
     Command(
         name="diff",

@@ -70,19 +70,19 @@ class Command(Struct, frozen=True, kw_only=True):
     def parse(self, text: str) -> list[str]:
         """Split the text after the command name into arguments. Raises `InvalidOperation`."""
         words = WordReader(text)
-        given: list[str] = []
+        values: list[str] = []
         for argument in self.arguments:
             if argument.rest:
-                given += filter(None, [words.read_rest()])
+                values += filter(None, [words.read_rest()])
             elif argument.repeated:
-                given += words
+                values += words
             else:
-                given += islice(words, 1)
+                values += islice(words, 1)
         if words.read_rest():
             raise InvalidOperation(f"too many arguments for /{self.name}; usage: {self.usage}")
-        if len(given) < sum(argument.required for argument in self.arguments):
+        if len(values) < sum(argument.required for argument in self.arguments):
             raise InvalidOperation(f"missing arguments for /{self.name}; usage: {self.usage}")
-        return given
+        return values
 
     def get_argument(self, count: int) -> Argument | None:
         """Return the argument that follows `count` words."""
@@ -196,11 +196,11 @@ class CommandRegistry:
 
     def complete(self, controller: SessionController, line: str) -> Completion:
         """Complete the last word of a line: the name of a command or one of its arguments."""
-        begun = _LAST.findall(line)[0]
-        start = len(line) - len(begun)
+        prefix = _LAST.findall(line)[0]
+        start = len(line) - len(prefix)
         if start == 0:
             names = [f"/{name}" for name in self._commands] if line.startswith("/") else []
-            return Completion(start=0, choices=_filter_by_prefix(names, begun))
+            return Completion(start=0, choices=_filter_by_prefix(names, prefix))
         called = parse_line(line[:start])
         command = None if called is None else self._commands.get(called.name)
         argument = (
@@ -209,12 +209,12 @@ class CommandRegistry:
         if argument is None or argument.complete is None:
             return Completion(start=start, choices=())
         if argument.rest:
-            return Completion(start=start, choices=_filter_by_prefix(argument.complete(controller, begun), begun))
-        begun = begun.lstrip("\"'")
-        fitting = _filter_by_prefix(argument.complete(controller, begun), begun)
-        typable = (quote_word(choice) for choice in fitting if [*WordReader(quote_word(choice))] == [choice])
+            return Completion(start=start, choices=_filter_by_prefix(argument.complete(controller, prefix), prefix))
+        prefix = prefix.lstrip("\"'")
+        matches = _filter_by_prefix(argument.complete(controller, prefix), prefix)
+        typable = (quote_word(choice) for choice in matches if [*WordReader(quote_word(choice))] == [choice])
         return Completion(start=start, choices=tuple(typable))
 
 
-def _filter_by_prefix(choices: Iterable[str], begun: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(choice for choice in choices if choice.startswith(begun)))
+def _filter_by_prefix(choices: Iterable[str], prefix: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(choice for choice in choices if choice.startswith(prefix)))

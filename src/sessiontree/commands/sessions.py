@@ -80,8 +80,8 @@ def _format_session_name(session: Session) -> str:
 
 
 async def _run_new(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    begun = await controller.create_session(args[0] if args else None)
-    return CommandOutcome(text=f"In new session {_format_session_name(controller.session)}") if begun else CANCELLED
+    created = await controller.create_session(args[0] if args else None)
+    return CommandOutcome(text=f"In new session {_format_session_name(controller.session)}") if created else CANCELLED
 
 
 async def _run_resume(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

@@ -221,9 +221,9 @@ def build_message_view(message: JsonObject, call: ToolCall | None = None) -> Ent
         case "bashExecution" | "pythonExecution" as kind:
             return _build_run(message, "bash" if kind == "bashExecution" else "python")
         case "system" | "developer" as kind:
-            told = _build_data(sections=message.get("sections"), tools=message.get("toolsAdded"))
+            data = _build_data(sections=message.get("sections"), tools=message.get("toolsAdded"))
             return EntryView(
-                kind="system", title=kind.capitalize(), parts=(*_build_content(message.get("content")), *told)
+                kind="system", title=kind.capitalize(), parts=(*_build_content(message.get("content")), *data)
             )
         case kind:
             known = ("role", "content", "timestamp", "customType", "text", "summary")
@@ -391,8 +391,8 @@ def _diff_texts(old: str, new: str) -> str:
     before, after = old.split("\n"), new.split("\n")
     if len(before) + len(after) > MAX_DIFF_LINES:
         return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
-    made = list(difflib.unified_diff(before, after, n=3, lineterm=""))[2:]
-    return "\n".join(line for line in made if not line.startswith("@@"))
+    lines = list(difflib.unified_diff(before, after, n=3, lineterm=""))[2:]
+    return "\n".join(line for line in lines if not line.startswith("@@"))
 
 
 def _find_subject(arguments: Any) -> str:

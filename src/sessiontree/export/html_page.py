@@ -263,9 +263,9 @@ class _ModelProjection:
                 ):
                     if holds:
                         self._lists[name].append(number)
-                made = [call.id for call in get_tool_calls(message)]
-                if made:
-                    self._calls[number] = made
+                calls = [call.id for call in get_tool_calls(message)]
+                if calls:
+                    self._calls[number] = calls
                 answered = get_answered_call(message)
                 if answered is not None:
                     self._answers[number] = answered

@@ -184,17 +184,17 @@ class Redactor:
             place, key, named = waiting.pop()
             at = place[key]
             if is_object(at):
-                made: dict[str, Any] = {}
-                place[key] = made
+                redacted: dict[str, Any] = {}
+                place[key] = redacted
                 named = None if at.get("type") in _SCHEMA_TYPES else named
-                told = _rate_sibling(at)
+                sibling = _rate_sibling(at)
                 holds = ("data", "stringData") if at.get("kind") == "Secret" else ()
                 for name, inner in at.items():
                     new = self._redact_string(name)
-                    new = new if new not in made else f"{new} {len(made)}"
-                    made[new] = inner
-                    of_name = told if name == "value" else "certain" if name in holds else None
-                    waiting.append((made, new, named or _rate_name(name) or of_name))
+                    new = new if new not in redacted else f"{new} {len(redacted)}"
+                    redacted[new] = inner
+                    of_name = sibling if name == "value" else "certain" if name in holds else None
+                    waiting.append((redacted, new, named or _rate_name(name) or of_name))
             elif is_list(at):
                 place[key] = list(at)
                 for index in range(len(at)):

@@ -266,13 +266,13 @@ RuleRow = (
 def _build_rules(rows: Iterable[RuleRow]) -> tuple[SecretRule, ...]:
     return tuple(
         SecretRule(
-            what,
+            kind,
             re.compile(pattern, re.MULTILINE),
-            told,
-            needs[0] if needs else _NEEDS.get(what, ()),
-            MIN_TOKEN_LENGTH if what in ("token", "webhook") else 0,
+            is_secret,
+            keywords[0] if keywords else _NEEDS.get(kind, ()),
+            MIN_TOKEN_LENGTH if kind in ("token", "webhook") else 0,
         )
-        for what, pattern, told, *needs in rows
+        for kind, pattern, is_secret, *keywords in rows
     )
 
 

@@ -116,11 +116,11 @@ def _build_header(whole: Snapshot, place: EntryId | None, id: str) -> bytes:
 
 
 def _create_id_source(whole: Snapshot, what: str) -> Callable[[], EntryId]:
-    made = 0
+    count = 0
 
     def new_id() -> EntryId:
-        nonlocal made
-        made += 1
-        return sha256(f"{whole.header.id} {what} {made}".encode("utf-8", "replace")).hexdigest()[:16]
+        nonlocal count
+        count += 1
+        return sha256(f"{whole.header.id} {what} {count}".encode("utf-8", "replace")).hexdigest()[:16]
 
     return new_id

@@ -107,10 +107,10 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
     held = ""
     for line in lines:
         text = held + line
-        said = text.rstrip("\n")
-        held = f"{text[len(said) :]}\n"
-        if said:
-            yield said
+        stripped = text.rstrip("\n")
+        held = f"{text[len(stripped) :]}\n"
+        if stripped:
+            yield stripped
     yield "\n"
 
 

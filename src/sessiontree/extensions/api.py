@@ -129,24 +129,28 @@ class ExtensionApi:
 
         def register(handler: CommandHandler) -> CommandHandler:
             async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-                given = await self._call_handler(f"/{name}", handler, args[0] if args else "", controller.hooks.context)
-                if given is not None and not isinstance(given, str):
+                result = await self._call_handler(
+                    f"/{name}", handler, args[0] if args else "", controller.hooks.context
+                )
+                if result is not None and not isinstance(result, str):
                     raise ExtensionError(self.name, f"/{name} must return a prompt or None")
-                return CommandOutcome(prompt=given)
+                return CommandOutcome(prompt=result)
 
-            said = (help or inspect.getdoc(handler) or "").split("\n")[0].rstrip(".")
+            summary = (help or inspect.getdoc(handler) or "").split("\n")[0].rstrip(".")
             offer = None if complete is None else self._guard_completer(f"the completion of /{name}", complete)
             argument = Argument(name=usage or "TEXT", complete=offer, rest=True)
-            command = Command(name=name, help=said, run=run, arguments=(argument,), source=self.name)
+            command = Command(name=name, help=summary, run=run, arguments=(argument,), source=self.name)
             self._unregister.append(self._controller.commands.add(command))
             return handler
 
         return register if handler is None else register(handler)
 
-    def register_tool(self, given: Tool | Callable[..., Any]) -> Any:
+    def register_tool(self, implementation: Tool | Callable[..., Any]) -> Any:
         """Add a tool for the model: a `Tool`, or a typed function with a docstring. Also a decorator."""
-        self._unregister.append(self._controller.add_tool(given if isinstance(given, Tool) else tool(given)))
-        return given
+        self._unregister.append(
+            self._controller.add_tool(implementation if isinstance(implementation, Tool) else tool(implementation))
+        )
+        return implementation
 
     def register_renderer(self, custom_type: str, renderer: Renderer | None = None) -> Any:
         """Register how front ends show entries of a custom type. Also a decorator."""
@@ -188,17 +192,17 @@ class ExtensionApi:
     def _guard_completer(self, what: str, complete: Completer) -> Completer:
         """Return a completer that returns nothing on failure. It reports the first failure only, because it runs on
         every key."""
-        told = False
+        reported = False
 
-        def complete_safely(controller: SessionController, begun: str) -> list[str]:
-            nonlocal told
+        def complete_safely(controller: SessionController, prefix: str) -> list[str]:
+            nonlocal reported
             try:
-                choices = list(complete(controller, begun))
+                choices = list(complete(controller, prefix))
                 if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise TypeError("it must return strings")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
-                if not told:
-                    told = True
+                if not reported:
+                    reported = True
                     text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"
                     controller.hooks.notify_listeners(Notice(level="error", text=text))
                 return []

@@ -193,12 +193,12 @@ class ExtensionLoader:
         folders = [
             os.path.join(root, folder) for root in (get_home(), project) if root for folder in (EXTENSIONS, PROMPTS)
         ]
-        there = [path for path in (*folders, *(found.path for found in self._named_sources)) if os.path.exists(path)]
-        if not there:
+        existing = [path for path in (*folders, *(found.path for found in self._named_sources)) if os.path.exists(path)]
+        if not existing:
             return
         from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
 
-        async for _ in awatch(*there, debounce=200):
+        async for _ in awatch(*existing, debounce=200):
             if self._controller.has_agent:
                 await self._controller.agent.wait_until_idle()
             await self.reload()
@@ -283,9 +283,9 @@ class ExtensionLoader:
             setup = module if point is not None and callable(module) else getattr(module, "setup", None)
             if not callable(setup):
                 raise ExtensionError(name, f"{path} has no function `setup`")
-            made: Any = setup(api)
-            if inspect.isawaitable(made):
-                await made
+            result: Any = setup(api)
+            if inspect.isawaitable(result):
+                await result
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
             api.close()
             if unit is not None:

@@ -52,16 +52,16 @@ def parse_prompt_file(path: str, data: bytes) -> PromptFile:
     except UnicodeDecodeError as error:
         raise FormatError(path, "not valid UTF-8") from error
     front = _FRONT.match(text)
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in front[1].splitlines() if front else ():
         key, colon, value = line.partition(":")
         if line.strip() and not colon:
             raise FormatError(path, f"{line.strip()!r} in the front matter is not `key: value`")
-        said[key.strip()] = _strip_quotes(value.strip())
+        values[key.strip()] = _strip_quotes(value.strip())
     body = (text[front.end() :] if front else text).strip()
     if not body:
         raise FormatError(path, "the prompt is empty")
-    return PromptFile(text=body, description=said.get(KEYS[0], ""), argument_hint=said.get(KEYS[1], ""))
+    return PromptFile(text=body, description=values.get(KEYS[0], ""), argument_hint=values.get(KEYS[1], ""))
 
 
 def _strip_quotes(value: str) -> str:

@@ -177,21 +177,21 @@ def _download(folder: str, progress: Progress | None) -> str:
         env={**os.environ, "PIP_RESUME_RETRIES": "5"},
     )
     assert process.stdout is not None
-    said: deque[str] = deque(maxlen=50)
+    output: deque[str] = deque(maxlen=50)
     try:
         for line in process.stdout:
-            told = re.fullmatch(r"Progress (\d+) of (\d+)\s*", line)
-            if told is None:
-                said.append(line)
+            match = re.fullmatch(r"Progress (\d+) of (\d+)\s*", line)
+            if match is None:
+                output.append(line)
             elif progress is not None:
-                progress(int(told[1]), int(told[2]))
+                progress(int(match[1]), int(match[2]))
         code = process.wait()
     finally:
         process.kill()
         process.wait()
     found = [name for name in os.listdir(folder) if name.endswith(".whl")]
     if code != 0 or not found:
-        raise _build_download_error(_explain_pip_failure(said) or f"pip failed with {code}")
+        raise _build_download_error(_explain_pip_failure(output) or f"pip failed with {code}")
     return os.path.join(folder, found[0])
 
 
@@ -204,14 +204,14 @@ def _choose_progress_bar(listed: str) -> str:
     return "raw" if re.search(r"--progress-bar\b[^\[]*\[[^\]]*\braw\b", listed) else "off"
 
 
-def _explain_pip_failure(said: Sequence[str]) -> str:
+def _explain_pip_failure(output: Sequence[str]) -> str:
     """Return the reason why pip failed.
 
     Without a network, pip's last message is misleading: it reports a missing package. Look for connection errors first.
     """
-    if any("connection broken by" in line for line in said):
+    if any("connection broken by" in line for line in output):
         return "cannot reach the package index; check the connection"
-    failures = [line for line in said if line.startswith("ERROR: ")] or said
+    failures = [line for line in output if line.startswith("ERROR: ")] or output
     return failures[-1].removeprefix("ERROR: ").strip() if failures else ""
 
 

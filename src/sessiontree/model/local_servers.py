@@ -72,8 +72,8 @@ def _fetch_json(url: str, key: str | None = None) -> dict[str, Any]:
 
 
 def _get_ollama_address() -> str:
-    said = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
-    url = said if "://" in said else f"http://{said or '127.0.0.1'}"
+    host_variable = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+    url = host_variable if "://" in host_variable else f"http://{host_variable or '127.0.0.1'}"
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 11434)
@@ -84,8 +84,8 @@ def _get_ollama_address() -> str:
 
 
 def _get_ollama_window(base: str) -> int | None:
-    said = os.environ.get("OLLAMA_CONTEXT_LENGTH", "")
-    return int(said) if said.isdecimal() and int(said) > 0 else OLLAMA_WINDOW
+    length = os.environ.get("OLLAMA_CONTEXT_LENGTH", "")
+    return int(length) if length.isdecimal() and int(length) > 0 else OLLAMA_WINDOW
 
 
 def _get_llamacpp_address() -> str:

@@ -77,17 +77,17 @@ class CallIds:
 
     def assign_id(self, id: str) -> str:
         """Return a unique id for a call of this turn."""
-        given = base = clean_id(id)
-        while given in self._used:
+        unique = base = clean_id(id)
+        while unique in self._used:
             self._used[base] += 1
-            given = f"{base[:54]}_{self._used[base]}"
-        self._used[given] = 1
+            unique = f"{base[:54]}_{self._used[base]}"
+        self._used[unique] = 1
         turn, waiting = self._pending.get(id, (0, deque[str]()))
         if turn != self._turn:
             waiting = deque[str]()
             self._pending[id] = self._turn, waiting
-        waiting.append(given)
-        return given
+        waiting.append(unique)
+        return unique
 
     def match_result(self, id: str) -> str:
         """Return the assigned id of the call that a result belongs to.

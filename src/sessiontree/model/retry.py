@@ -57,16 +57,16 @@ class RetryingModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
         for attempt in range(1, self.attempts + 1):
-            begun = False
+            has_started = False
             try:
                 async with aclosing(self.model.stream(request)) as events:
                     async for event in events:
-                        begun = True
+                        has_started = True
                         yield event
                 return
             except ModelError as error:
                 delay = compute_backoff(error, attempt, self.base_delay)
-                if begun or not error.is_retryable or attempt == self.attempts or delay is None:
+                if has_started or not error.is_retryable or attempt == self.attempts or delay is None:
                     raise
                 if self.on_retry is not None:
                     self.on_retry(RetryAttempt(error=error, attempt=attempt, attempts=self.attempts, delay=delay))
@@ -79,8 +79,8 @@ def compute_backoff(error: ModelError, attempt: int, base_delay: float) -> float
     The delay doubles with each attempt. Up to a quarter of it is subtracted at random. This spreads
     the retries of clients that failed at the same time.
     """
-    asked = error.retry_after or 0
-    if asked > MAX_DELAY:
+    requested = error.retry_after or 0
+    if requested > MAX_DELAY:
         return None
     longest = min(base_delay * 2.0 ** (attempt - 1), MAX_DELAY)
-    return max(asked, longest * random.uniform(0.75, 1))
+    return max(requested, longest * random.uniform(0.75, 1))

@@ -110,8 +110,8 @@ class ScriptedModel:
         answer = self._answers.pop(0)
         if not callable(answer):
             return answer
-        given = answer(request)
-        return await given if inspect.isawaitable(given) else given
+        result = answer(request)
+        return await result if inspect.isawaitable(result) else result
 
 
 def _list_parts(answer: ScriptedAnswer) -> Sequence[ScriptPart]:
@@ -139,5 +139,5 @@ def _split_words(text: str) -> list[str]:
 
 
 def _estimate_usage(request: Request, message: JsonObject) -> JsonObject:
-    asked = sum(map(estimate_tokens, request.messages)) + len(request.system) // CHARACTERS_PER_TOKEN
-    return {"input": asked, "output": estimate_tokens(message)}
+    input_tokens = sum(map(estimate_tokens, request.messages)) + len(request.system) // CHARACTERS_PER_TOKEN
+    return {"input": input_tokens, "output": estimate_tokens(message)}

@@ -254,7 +254,7 @@ def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
     known = PROVIDERS.get(provider)
     url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
     if known is None and url is None:
-        described = sorted(one for one, said in configured.models.items() if said.base_url)
+        described = sorted(one for one, settings_ in configured.models.items() if settings_.base_url)
         of_provider = [one for one in described if one.partition(":")[0] == provider]
         if of_provider:
             raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")

@@ -1,4 +1,4 @@
-"""What tests of the dashboard share: a real browser that opens a real server."""
+"""Fixtures of the dashboard tests: a real browser and a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that are late: requests of a page, or what is answered to one, that wait until a test lets them go on."""
+"""Requests and responses of a page that a test delays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class HeldRequests:
-    """All requests to what `address` matches, or only the first `most` of them."""
+    """Holds all requests that match `address`, or only the first `most` of them."""
 
     def __init__(self, page: Any, address: Any, *, most: int | None = None) -> None:
         self._page = page
@@ -24,28 +24,28 @@ class HeldRequests:
         return len(self._routes)
 
     def wait(self) -> None:
-        """Until one is held."""
+        """Wait until a request is held."""
         for _ in range(500):
             if self._routes:
                 return
             self._page.wait_for_timeout(20)
-        raise AssertionError("nobody asked")
+        raise AssertionError("no request arrived")
 
     def release(self) -> None:
-        """Let what is held, and all that comes, go on."""
+        """Continue the held requests and all later ones."""
         self._most = 0
         for route in self._routes:
             route.continue_()
 
     def lose(self) -> None:
-        """Answer nothing to what is held, as if the server were away."""
+        """Abort the held requests, as if the server were unreachable."""
         self._most = 0
         for route in self._routes:
             route.abort()
 
 
 class DelayedResponse:
-    """The first answer to an address, which waits until it is let go; those after it come at once."""
+    """Holds the first response of an address until `release`; later responses are not delayed."""
 
     def __init__(self, page: Any, address: Any) -> None:
         self._page = page
@@ -59,15 +59,15 @@ class DelayedResponse:
             self._answers.append((route, route.fetch()))
 
     def wait(self, doing: str = "") -> None:
-        """Until it has been asked for, by what is done meanwhile."""
+        """Run `doing` in the page until the request arrives."""
         for _ in range(500):
             if self._answers:
                 return
             self._page.evaluate(doing)
             self._page.wait_for_timeout(20)
-        raise AssertionError("nobody asked")
+        raise AssertionError("no request arrived")
 
     def release(self) -> None:
         route, answer = self._answers[0]
         route.fulfill(response=answer)
-        self._page.wait_for_timeout(300)  # whatever it would change, it has changed
+        self._page.wait_for_timeout(300)  # give the page time to process it

@@ -1,4 +1,4 @@
-"""What tests of the dashboard stand on: a server of its own, and sessions to look at."""
+"""A server for dashboard tests, and sessions to open in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SingleModel:
-    """Models that answer from one script; the name chooses nothing."""
+    """Returns one model for every name."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -49,11 +49,11 @@ class DashboardSite:
 
     @property
     def link(self) -> str:
-        """What `sessiontree serve` prints."""
+        """The link that `sessiontree serve` prints."""
         return f"{self.url}/#token={self.secret}"
 
     def drop_connections(self) -> None:
-        """Break every connection there is, as a network does."""
+        """Abort all connections, as a network failure does."""
         for connection in list(self._server.server_state.connections):
             connection.loop.call_soon_threadsafe(connection.transport.abort)  # pyright: ignore
 
@@ -68,7 +68,7 @@ def run_dashboard(
     limits: ServerLimits | None = None,
     permission_mode: PermissionMode | None = None,
 ) -> Generator[DashboardSite]:
-    """Serve the sessions of the home in a thread; `after` another that has ended, at its address with its token."""
+    """Serve the sessions of the home folder in a thread. `after` restarts a stopped site at the same address."""
     from sessiontree.server.app import create_app
     from sessiontree.server.auth import TokenStore, issue_token
     from sessiontree.server.http_server import HttpServer, bind_socket
@@ -99,7 +99,7 @@ def run_dashboard(
 
 
 def write_session_file(lines: Iterable[bytes], *, name: str = "made", cwd: str = "/project") -> Path:
-    """Lay a session file into the home, as another program would."""
+    """Write a session file into the home folder, as another program would."""
     folder = Path(get_sessions_folder()) / encode_folder_name(cwd)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"2026-01-05T08-00-00-000Z_{name}.jsonl"
@@ -108,12 +108,12 @@ def write_session_file(lines: Iterable[bytes], *, name: str = "made", cwd: str =
 
 
 def open_story() -> Session:
-    """The story that exports are tested with, in a file."""
+    """Open the story of the export tests from a file."""
     return st.open(write_session_file(make_story().read_lines(), name="01a1e124-ed0f-716a-8e85-0f0bb57fa47d"))
 
 
 def build_branching_lines(count: int, *, every: int = 10, id: str = "many") -> list[bytes]:
-    """A long conversation of `count` entries, with a short branch at every tenth."""
+    """Build a conversation of `count` entries with a short branch at every tenth entry."""
     lines: list[dict[str, Any]] = [
         {"type": "session", "version": 3, "id": id, "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/project"}
     ]

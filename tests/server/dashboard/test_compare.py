@@ -64,7 +64,7 @@ def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visi
 
     held.lose()
 
-    page.wait_for_selector(".compare .notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".compare .notice.wrong >> text=cannot reach the server")
     wait_for_verdict(page, "cheap has the lowest cost.")
     assert find_metric_select(page).input_value() == "cost"
     find_metric_select(page).select_option("tokens")

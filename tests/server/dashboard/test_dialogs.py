@@ -67,7 +67,7 @@ def ask_to_merge(page: Any) -> None:
 def ask_to_promote(page: Any) -> None:
     page.get_by_role("button", name="Branches").click()
     page.locator(".branches li", has_text="aside").get_by_role("button", name="Promote").click()
-    page.wait_for_selector("dialog >> text=main goes on from where aside ends.")
+    page.wait_for_selector("dialog >> text=main continues from the end of aside.")
     page.locator("dialog textarea").fill("What the others did.")
 
 
@@ -111,7 +111,7 @@ def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
     assert page.locator("dialog input[name=name]").input_value() == "a new route"
 
 
-def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: Visit, session: Session) -> None:
+def test_an_error_after_closing_a_dialog_is_shown(serve: Serve, visit: Visit, session: Session) -> None:
     page = open_session(visit, serve(), session.id)
     held = HeldRequests(page, "**/merge")
     ask_to_merge(page)
@@ -122,10 +122,10 @@ def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: 
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=Merge: the server does not answer")
+    page.wait_for_selector(".said.on.wrong >> text=Merge: cannot reach the server")
 
 
-def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
+def test_closing_the_dialog_prevents_opening_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
     other, site = open_story(), serve()
     page = open_session(visit, site, session.id)
     held = HeldRequests(page, "**/fork")
@@ -143,7 +143,7 @@ def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Vis
     assert page.get_by_label("Prompt on dict").input_value() == "Written in another session."
 
 
-def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit: Visit, session: Session) -> None:
+def test_text_to_edit_does_not_replace_a_draft(serve: Serve, visit: Visit, session: Session) -> None:
     page = open_session(visit, serve(), session.id)
     page.get_by_label("Prompt on main").fill("Something else.")
     page.locator("#graph").focus()
@@ -151,16 +151,16 @@ def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit
     page.wait_for_selector(".composer.told")
     page.keyboard.press("g")
     submit(page)
-    page.wait_for_selector(".said.on >> text=Moved; u takes it back")
+    page.wait_for_selector(".said.on >> text=Moved. Press u to undo.")
     page.wait_for_selector("dialog", state="detached")
 
     assert page.get_by_label("Prompt on main").input_value() == "Something else."
     assert "question 2" not in page.locator(".path").text_content()
 
 
-def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, visit: Visit) -> None:
+def test_closing_the_dialog_prevents_opening_the_new_session(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
-    page.wait_for_selector("text=There are no sessions yet.")
+    page.wait_for_selector("text=No sessions yet.")
     held = HeldRequests(page, "**/api/sessions", most=1)
     page.get_by_role("button", name="New session").click()
     submit(page)
@@ -184,7 +184,7 @@ def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_t
     assert marked is not None
     session.label(marked, "mark")
     page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
-    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.get_by_label("Tree filter").select_option("user-only")
     page.wait_for_selector(".tree .fact >> text=3")
     page.keyboard.press("l")
 

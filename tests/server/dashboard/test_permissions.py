@@ -74,7 +74,7 @@ def test_a_question_shows_the_call_and_a_no_tells_the_model_why(
     shown = page.locator(".permission").inner_text()
     assert "Allow bash?" in shown
     assert "touch made" in shown
-    page.get_by_label("Why not, for the model").fill("not now")
+    page.get_by_label("Reason for the model").fill("not now")
     answer(page, "No")
     page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
 
@@ -100,7 +100,7 @@ def test_a_question_is_there_again_when_the_page_is_loaded_anew(
 
 def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, session: str, project: Path) -> None:
     page = visit(serve(ScriptedModel([TOUCH, "Done."]), permission_mode="allow-all"), f"/s/{session}/talk")
-    mode = page.get_by_label("What the agent may do")
+    mode = page.get_by_label("Permission mode")
     assert mode.input_value() == "allow-all"
     mode.select_option("read-only")
     prompt(page, "go")
@@ -111,7 +111,7 @@ def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, sessio
 
 def test_the_page_offers_no_mode_that_the_server_does_not_allow(serve: Serve, visit: Visit, session: str) -> None:
     page = visit(serve(ScriptedModel([])), f"/s/{session}/talk")
-    choice = page.get_by_label("What the agent may do")
+    choice = page.get_by_label("Permission mode")
     choice.wait_for()
 
     assert choice.locator("option").all_inner_texts() == ["read only", "ask first"]
@@ -127,7 +127,7 @@ def test_on_a_phone_the_question_is_as_wide_as_the_composer_and_has_room_for_a_r
 
     card, writing = page.locator(".permission").bounding_box(), page.locator(".composer .write").bounding_box()
     assert (card["x"], card["width"]) == (writing["x"], writing["width"])
-    assert page.get_by_label("Why not, for the model").bounding_box()["width"] > 170
+    assert page.get_by_label("Reason for the model").bounding_box()["width"] > 170
     answer(page, "No")
     page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
 

@@ -148,7 +148,7 @@ def test_pictures_are_taken(serve: Serve, visit: Visit) -> None:
 
     take(opened(f"/s/{id}/talk", ".path .entry"), "dashboard-session")
     dark = opened(f"/s/{id}/talk", ".path .entry", color_scheme="dark")
-    dark.get_by_label("Branch that is shown").select_option("sql")
+    dark.get_by_label("Shown branch").select_option("sql")
     take(dark, "dashboard-dark")
     take(opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True), "dashboard-phone")
     phone = opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True, color_scheme="dark")

@@ -155,7 +155,7 @@ def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: V
 
     held.lose()
 
-    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".notice.wrong >> text=cannot reach the server")
     page.wait_for_selector(".verdict")
     assert page.locator(".notice.wrong").count() == 0
 
@@ -218,11 +218,11 @@ def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit
 
     held.lose()
 
-    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".notice.wrong >> text=cannot reach the server")
     page.wait_for_selector(".notice.wrong", state="detached")
 
 
-def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -> None:
+def test_a_failed_swarm_action_is_reported(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
     held = HeldRequests(page, "**/pause")
@@ -231,14 +231,14 @@ def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=the server does not answer")
+    page.wait_for_selector(".said.on.wrong >> text=cannot reach the server")
 
 
 def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
     st.create("empty", cwd="/project").close()
     page = visit(serve(ScriptedModel([build_priced_answer(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")
 
-    page.wait_for_selector("text=No swarm has been started yet.")
+    page.wait_for_selector("text=No swarms yet.")
     page.get_by_label("Name").fill("review")
     page.get_by_role("textbox", name="Task").fill("Look at it from three sides.")
     page.get_by_label("Dollars", exact=True).fill("0.04")
@@ -259,7 +259,7 @@ def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> 
 
 def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(serve: Serve, visit: Visit) -> None:
     page = visit(serve(), "/swarms")
-    page.wait_for_selector("text=No swarm has been started yet.")
+    page.wait_for_selector("text=No swarms yet.")
     page.get_by_role("textbox", name="Task").fill("Look at ")
     make = """() => fetch("/api/swarms", {
       method: "POST",
@@ -284,9 +284,9 @@ def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serv
 
     held.lose()
 
-    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
-    assert page.get_by_text("No swarm has been started yet.").count() == 0
-    page.wait_for_selector("text=No swarm has been started yet.")
+    page.wait_for_selector(".notice.wrong >> text=cannot reach the server")
+    assert page.get_by_text("No swarms yet.").count() == 0
+    page.wait_for_selector("text=No swarms yet.")
     assert page.locator(".notice.wrong").count() == 0
 
 
@@ -320,11 +320,11 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
     page.get_by_role("button", name="Branches").click()
     page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 2")
     page.locator(".branches button.name", has_text="worker-1").click()
-    page.get_by_label("Say something to the agent at work").fill("Look at the tests too.")
+    page.get_by_label("Message the running agent").fill("Look at the tests too.")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
     assert page.get_by_role("button", name="Stop").count() == 0
-    assert page.get_by_role("link", name="Its swarm").get_attribute("href").startswith("#/swarms/")
+    assert page.get_by_role("link", name="Open swarm").get_attribute("href").startswith("#/swarms/")
 
     door.set()
 
@@ -343,25 +343,30 @@ def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serv
     page.get_by_role("button", name="Branches").click()
     page.locator(".branches button.name", has_text="worker-1").click()
 
-    page.wait_for_selector(".composer.told >> text=Its agent is paused, waits for its turn or works elsewhere")
+    page.wait_for_selector(".composer.told >> text=A swarm agent owns this branch")
 
     assert page.locator(".composer textarea").count() == 0
     assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
 
 
-def test_nothing_is_written_to_the_branch_of_a_run_until_it_is_done(serve: Serve, visit: Visit) -> None:
-    door = threading.Event()
+def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit: Visit) -> None:
+    door, called = threading.Event(), threading.Semaphore(0)
 
     async def behind_the_door(request: Request) -> str:
-        await asyncio.to_thread(door.wait, 30)
+        called.release()
+        await asyncio.to_thread(door.wait, 300)
         return "Seen."
 
     session = open_story()
     page = visit(serve(ScriptedModel([behind_the_door] * 2)), f"/s/{session.id}/ab")
+    page.set_default_timeout(60_000)
     start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
     page.wait_for_selector("text=0 of 2 runs")
+    while "ab-1/one-1" not in session.heads.heads:  # a run writes its branch before it calls the model
+        assert called.acquire(timeout=60)
+        session.refresh()
     page.goto(page.url.split("#")[0] + f"#/s/{session.id}/tree?branch=ab-1/one-1")
-    page.wait_for_selector(".composer.told >> text=A run of an experiment is at work here")
+    page.wait_for_selector(".composer.told >> text=An experiment is running on this branch")
     assert page.locator(".composer textarea").count() == 0
 
     door.set()
@@ -420,7 +425,7 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
 
     page.get_by_role("button", name="Steer").first.click()
     page.locator("dialog textarea").fill("Look at the tests too.")
-    page.locator("dialog").get_by_role("button", name="Say").click()
+    page.locator("dialog").get_by_role("button", name="Send").click()
     page.wait_for_selector("dialog", state="detached")
     page.get_by_role("button", name="Scale").click()
     page.locator("dialog input").fill("3")
@@ -439,7 +444,7 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
     assert (len(told), sum(told)) == (4, 1)
 
 
-def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
+def test_an_exhausted_swarm_resumes_with_a_larger_budget(serve: Serve, visit: Visit) -> None:
     dear = [ToolCall("c1", "ls", {}), ScriptedUsage({"input": 100, "output": 10, "cost": 0.05})]
     page = visit(serve(ScriptedModel([dear, *[build_priced_answer("It is done.", 0.01)] * 2])), "/swarms")
     page.get_by_label("Dollars", exact=True).fill("0.04")
@@ -464,7 +469,7 @@ def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve,
     assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "7"
 
 
-def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, visit: Visit) -> None:
+def test_an_interrupted_swarm_is_resumed_in_the_page(serve: Serve, visit: Visit) -> None:
     async def left() -> str:
         with st.create("empty", cwd="/project") as session:
             swarm = Swarm(session, "review", "Look at it.", agents=1, model=ScriptedModel([Delay(60)]))
@@ -475,8 +480,8 @@ def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, 
     with ThreadPoolExecutor(1) as other:
         id = other.submit(lambda: asyncio.run(left())).result()
     page = visit(serve(ScriptedModel(["Seen."])), "/swarms")
-    page.locator(".list a", has_text="left").click()
-    page.wait_for_selector(".head .chip.label >> text=left")
+    page.locator(".list a", has_text="interrupted").click()
+    page.wait_for_selector(".head .chip.label >> text=interrupted")
     assert id in page.url
     assert page.get_by_role("button", name="Pause").count() == 0
 
@@ -485,21 +490,21 @@ def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, 
     page.wait_for_selector(".head .chip.branch >> text=completed")
 
 
-def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
+def test_a_server_without_agents_shows_a_hint(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(allow_run=False)
 
     page = visit(site, "/swarms")
-    page.wait_for_selector("text=This server runs no agents")
+    page.wait_for_selector("text=This server does not run agents")
     page.goto(f"{site.url}/#/s/{session.id}/ab")
-    page.wait_for_selector("text=This server runs no agents")
+    page.wait_for_selector("text=This server does not run agents")
     assert page.locator("form").count() == 0
 
 
-def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> None:
+def test_a_token_without_run_shows_a_hint(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(scopes=("read", "write"))
-    words = "text=This token may not run agents; one with the scope run may."
+    words = "text=This token cannot run agents; it needs the scope run."
 
     page = visit(site, "/swarms")
     page.wait_for_selector(words)
@@ -519,4 +524,4 @@ def test_a_session_that_is_only_read_says_why_nothing_is_run_in_it(serve: Serve,
     page.keyboard.press("x")
 
     page.wait_for_selector(f".experiments >> text={why}")
-    assert page.get_by_text("This server runs no agents").count() == 0
+    assert page.get_by_text("This server does not run agents").count() == 0

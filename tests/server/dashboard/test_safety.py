@@ -112,7 +112,7 @@ def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
     page = context.new_page()
     page.goto(f"{site.url}/#token=wrong")
 
-    page.wait_for_selector("text=This token is not known here, has expired or was revoked.")
+    page.wait_for_selector("text=Unknown, expired or revoked token.")
     page.get_by_label("Token").fill(site.secret)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_selector(".list li")
@@ -146,9 +146,9 @@ def test_who_gives_a_token_while_the_server_is_away_is_told_so(
 
     held.lose()
 
-    page.wait_for_selector(".gate .notice.wrong >> text=The server does not answer")
+    page.wait_for_selector(".gate .notice.wrong >> text=Cannot reach the server")
     give("wrong")
-    page.wait_for_selector(".gate .notice.wrong >> text=This token is not known here")
+    page.wait_for_selector(".gate .notice.wrong >> text=Unknown, expired or revoked token")
     give(site.secret)
     page.wait_for_selector(".list li")
     assert page.locator(".notice.wrong").count() == 0
@@ -300,7 +300,7 @@ def test_all_text_has_enough_contrast_and_every_control_a_name(serve: Serve, vis
 
 def test_the_keys_are_listed_and_focus_is_seen(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
-    page.wait_for_selector("text=There are no sessions yet.")
+    page.wait_for_selector("text=No sessions yet.")
 
     page.keyboard.press("?")
     assert "new branch from it" in page.locator("dialog").text_content()

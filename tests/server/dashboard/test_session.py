@@ -136,7 +136,7 @@ def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> Non
     page.get_by_role("searchbox").fill("since:yesterday")
 
     page.wait_for_selector(".notice.wrong >> text=invalid since")
-    assert page.get_by_text("Nothing was found.").count() == 0
+    assert page.get_by_text("No matches.").count() == 0
     page.get_by_role("searchbox").fill("quadratic")
     page.wait_for_selector(".hits li")
     assert page.locator(".notice.wrong").count() == 0
@@ -151,7 +151,7 @@ def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit
     wait_for_drawn(page, 17)
     assert page.locator(".head h1").text_content() == "Make the report fast"
     assert "$0.09" in page.locator(".head .facts").text_content()
-    assert page.get_by_label("Branch that is shown").input_value() == "dict"
+    assert page.get_by_label("Shown branch").input_value() == "dict"
     assert page.evaluate("(w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window'))") < 2
 
 
@@ -164,7 +164,7 @@ def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: 
     page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     assert "I will read it first." in read_path(page)
-    assert "place inside the tree" in page.locator(".composer").text_content()
+    assert "entry inside the tree" in page.locator(".composer").text_content()
     page.keyboard.press("Escape")
     wait_for_text(page, "25 ms instead")
 
@@ -206,7 +206,7 @@ def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: 
     site = serve()
     page = open_session(visit, site, session.id)
 
-    page.get_by_label("Branch that is shown").select_option("cache")
+    page.get_by_label("Shown branch").select_option("cache")
 
     wait_for_text(page, "A second run takes 40 ms.")
     assert page.get_by_role("button", name="Switch to cache").is_visible()
@@ -410,7 +410,7 @@ def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Vis
     field.wait_for()
 
     field.press("Enter")
-    page.wait_for_selector(".composer .notice >> text=This was begun on dict; send it again to send it to cache")
+    page.wait_for_selector(".composer .notice >> text=You wrote this on dict. Send again to send it to cache")
     assert "for dict" not in read_path(page)
     field.press("Enter")
 
@@ -420,8 +420,8 @@ def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Vis
 def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
-    shown = page.get_by_label("Branch that is shown")
-    warned = ".composer .notice >> text=This was begun on dict; send it again to send it to cache"
+    shown = page.get_by_label("Shown branch")
+    warned = ".composer .notice >> text=You wrote this on dict. Send again to send it to cache"
     page.get_by_label("Add a message to dict").fill("for dict")
     for _ in range(2):
         shown.select_option("cache")
@@ -462,12 +462,12 @@ def test_a_message_that_could_not_be_sent_is_told_to_who_has_gone_elsewhere(
         page.keyboard.press("c")
         page.wait_for_selector(".compare")
     else:
-        page.get_by_label("Branch that is shown").select_option(away)
+        page.get_by_label("Shown branch").select_option(away)
         page.get_by_label(f"Add a message to {away}").wait_for()
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=Not sent to dict: the server does not answer")
+    page.wait_for_selector(".said.on.wrong >> text=Not sent to dict: cannot reach the server")
     assert page.locator(".composer .notice").count() == 0
 
 
@@ -476,14 +476,14 @@ def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Vis
         session.append(st.user("Begin."))
         session.create_branch("try", current=False).append(st.assistant("Tried."))
     page = open_session(visit, serve(), session.id)
-    page.get_by_label("Branch that is shown").select_option("try")
+    page.get_by_label("Shown branch").select_option("try")
     wait_for_text(page, "Tried.")
 
     page.locator(".window").focus()
     page.keyboard.press("u")
 
     page.wait_for_selector(".said.wrong")
-    assert page.get_by_label("Branch that is shown").input_value() == "try"
+    assert page.get_by_label("Shown branch").input_value() == "try"
     assert "Tried." in read_path(page)
 
 
@@ -499,13 +499,13 @@ def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at
     page.locator(".window").focus()
     page.keyboard.press("u")
     held.wait()
-    page.get_by_label("Branch that is shown").select_option("cache")
+    page.get_by_label("Shown branch").select_option("cache")
     wait_for_text(page, "A second run takes 40 ms.")
 
     held.release()
     page.wait_for_selector(".said.on >> text=Undid the move of")
 
-    assert page.get_by_label("Branch that is shown").input_value() == "cache"
+    assert page.get_by_label("Shown branch").input_value() == "cache"
     assert "A second run takes 40 ms." in read_path(page)
 
 
@@ -527,7 +527,7 @@ def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visi
 def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
-    page.get_by_label("Branch that is shown").select_option("cache")
+    page.get_by_label("Shown branch").select_option("cache")
     page.get_by_label("Prompt on cache").wait_for()
 
     session.rename_branch("cache", "memory")
@@ -620,7 +620,7 @@ def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Vi
     ]
 
 
-def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:
+def test_a_refused_action_shows_one_line(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -739,7 +739,7 @@ with st.open(sys.argv[1]) as session:
 """
 
 
-def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> None:
+def test_entries_of_another_process_appear(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -767,7 +767,7 @@ def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they
     session.archive_branch("cache")
 
     cache.locator(".chip", has_text="archived").wait_for()
-    cache.get_by_role("button", name="Bring back").wait_for()
+    cache.get_by_role("button", name="Restore").wait_for()
 
 
 def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
@@ -787,7 +787,7 @@ def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visi
     assert [entry.type for entry in list(session.tree.walk_up(session.heads.leaf))[:2]] == ["message", "message"]
 
 
-def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
+def test_a_model_error_is_shown_once(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])), session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
@@ -799,17 +799,17 @@ def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
     assert read_path(page).count("no key") == 1
 
 
-def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
+def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(ScriptedModel([["Never ", Delay(60), "done."]]))
     page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
     wait_for_text(page, "Never ", ".saying")
-    page.get_by_label("Say something to the agent at work").fill("Hurry.")
+    page.get_by_label("Message the running agent").fill("Hurry.")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
-    wait_for_text(page, "Will be told: Hurry.", ".saying")
+    wait_for_text(page, "Queued: Hurry.", ".saying")
 
     page.get_by_role("button", name="Stop").click()
 
@@ -890,14 +890,14 @@ def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, v
         session.create_branch("try", current=False).append(st.assistant("Tried."))
         session.append(st.user("Go on."))
     page = open_session(visit, serve(), session.id)
-    page.get_by_label("Branch that is shown").select_option("try")
+    page.get_by_label("Shown branch").select_option("try")
     wait_for_text(page, "Tried.")
 
     lines = Path(session.file).read_bytes().splitlines(keepends=True)
     Path(session.file).write_bytes(b"".join(lines[:-1]).replace(b"Tried.", b"Tried anew."))
 
     wait_for_text(page, "Tried anew.")
-    assert page.get_by_label("Branch that is shown").input_value() == "try"
+    assert page.get_by_label("Shown branch").input_value() == "try"
 
 
 def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) -> None:
@@ -929,7 +929,7 @@ def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_o
     page.on("request", lambda request: "/tree?" in request.url and asked.append(request.url))
     held = DelayedResponse(page, re.compile(r"/tree\?.*cursor="))
 
-    page.get_by_label("Which entries the tree shows").select_option("no-tools")
+    page.get_by_label("Tree filter").select_option("no-tools")
     held.wait()
     session.append(st.user("written meanwhile"))
     wait_for_text(page, "written meanwhile")
@@ -1055,7 +1055,7 @@ def test_a_branch_may_be_named_like_something_that_every_object_has(serve: Serve
     wait_for_text(page, "On a branch with an odd name.")
     session.switch("main")
     page.get_by_label("Prompt on main").wait_for()
-    page.get_by_label("Branch that is shown").select_option(name)
+    page.get_by_label("Shown branch").select_option(name)
     page.get_by_label(f"Prompt on {name}").wait_for()
 
     session.rename_branch(name, "plain")
@@ -1077,7 +1077,7 @@ def test_a_tool_call_that_is_not_answered_yet_is_no_damage(serve: Serve, visit: 
     assert page.get_by_text("1 note").count() == 1
 
 
-def test_damage_is_told_apart_from_notes(serve: Serve, visit: Visit) -> None:
+def test_damage_and_notes_are_distinguished(serve: Serve, visit: Visit) -> None:
     session = st.create("busy")
     session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
     session.close()
@@ -1104,19 +1104,19 @@ def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve:
     page = open_session(visit, serve(), "long", "tree")
     count_drawn(page)
 
-    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.get_by_label("Tree filter").select_option("user-only")
     page.wait_for_function("() => document.querySelector('.graph .hint')")
 
     assert read_current_entry(page) == asked
     assert "hidden by the filter" in page.locator(".graph .hint").text_content()
-    page.get_by_role("button", name="Where the session is").click()
+    page.get_by_role("button", name="Go to the current entry").click()
     assert read_current_entry(page) == asked
     x, y = map(float, page.locator("#graph").get_attribute("data-here-at").split())
     box = page.locator("#graph").bounding_box()
     assert 0 < x < box["width"]
     assert 0 < y < box["height"]
 
-    page.get_by_label("Which entries the tree shows").select_option("default")
+    page.get_by_label("Tree filter").select_option("default")
     page.wait_for_function("() => !document.querySelector('.graph .hint')")
     assert read_current_entry(page) == session.head.leaf
 
@@ -1128,15 +1128,15 @@ def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, vi
     session.append(st.assistant("Beside."))
     session.switch("dict")
     page = open_session(visit, serve(), session.id)
-    page.get_by_label("Branch that is shown").select_option("side")
+    page.get_by_label("Shown branch").select_option("side")
     wait_for_text(page, "Beside.")
 
-    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.get_by_label("Tree filter").select_option("user-only")
 
     page.wait_for_selector(f"#graph[data-path-end='{asked}']")
 
 
-def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> None:
+def test_the_page_shows_what_was_undone(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.switch("main")
     session.create_branch("try", at="HEAD").append(st.user("Try it."))

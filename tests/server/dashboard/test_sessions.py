@@ -17,7 +17,7 @@ LONGER = 6000
 def open_sessions_page(visit: Visit, site: DashboardSite) -> Any:
     """A page from which `s` leads to the list, with a clock that can be put forward."""
     page = visit(site, "/swarms")
-    page.wait_for_selector("text=No swarm has been started yet.")
+    page.wait_for_selector("text=No swarms yet.")
     page.clock.install()
     return page
 
@@ -40,7 +40,7 @@ def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: 
 def test_the_list_is_looked_at_again_and_again(serve: Serve, visit: Visit) -> None:
     page = open_sessions_page(visit, serve())
     page.keyboard.press("s")
-    page.wait_for_selector("text=There are no sessions yet.")
+    page.wait_for_selector("text=No sessions yet.")
 
     open_story()
     page.clock.run_for(LONGER)

@@ -59,7 +59,7 @@ def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what
     with browser.new_context() as elsewhere:
         page = elsewhere.new_page()
         page.goto(link)
-        page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+        page.wait_for_selector(".gate .notice.wrong >> text=This link has expired or was already used")
         assert "sessiontree token link" in page.locator(".gate pre").text_content()
         page.goto(create_link(site))
         page.wait_for_selector(".list li")
@@ -70,7 +70,7 @@ def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
 
     page.goto(create_link(serve(), seconds=-1))
 
-    page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+    page.wait_for_selector(".gate .notice.wrong >> text=This link has expired or was already used")
 
 
 def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: Any) -> None:
@@ -82,7 +82,7 @@ def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: 
     assert page.locator(".notice.wrong").count() == 0
 
 
-def test_a_browser_stays_signed_in_when_the_server_is_started_anew(context: Any) -> None:
+def test_a_browser_stays_signed_in_across_restarts(context: Any) -> None:
     session = open_story()
     page = context.new_page()
     with run_dashboard() as site:
@@ -109,7 +109,7 @@ def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, con
     page.wait_for_selector("text=This browser is not signed in.")
 
 
-def test_who_is_signed_out_from_elsewhere_is_told_so(serve: Serve, context: Any) -> None:
+def test_a_remote_sign_out_is_shown(serve: Serve, context: Any) -> None:
     session = open_story()
     site = serve()
     page = context.new_page()
@@ -139,7 +139,7 @@ def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: 
     composer.fill("Do it.")
     composer.press("Enter")
 
-    second.wait_for_selector(".composer .notice.wrong >> text=Not sent, since this page could not show the answer")
+    second.wait_for_selector(".composer .notice.wrong >> text=Not sent, because live updates are off")
     assert composer.input_value() == "Do it."
     assert not model.requests
     session.append(st.user("written elsewhere"), branch="dict")

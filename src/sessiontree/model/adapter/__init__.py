@@ -63,7 +63,7 @@ class ProviderModel:
         return self._info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        model, begun = self._get_loop_model(), False
+        model, has_started = self._get_loop_model(), False
         try:
             async with model_request_stream(
                 model,
@@ -76,11 +76,11 @@ class ProviderModel:
                 incoming = EventConverter()
                 async for event in stream:
                     for ours in incoming.convert(event):
-                        begun = True
+                        has_started = True
                         yield ours
                 response = stream.get()
         except Exception as error:
-            raise convert_error(self._target, error, self._settings.key_variable, has_started=begun) from error
+            raise convert_error(self._target, error, self._settings.key_variable, has_started=has_started) from error
         if not is_complete(response, self._info.api):
             raise build_cut_off_error(self._info.name)
         yield Finished(build_message(response, self._info))
@@ -118,8 +118,8 @@ def _create_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel
             return _create_compatible_model(target, settings)
 
         def build_provider(_: str) -> Provider[Any]:
-            made: Any = infer_provider_class(name)
-            return made(api_key=target.key, **_build_address_options(target))
+            provider_class: Any = infer_provider_class(name)
+            return provider_class(api_key=target.key, **_build_address_options(target))
 
         return infer_model(f"{name}:{target.model}", build_provider)
     except (ImportError, ValueError, UserError) as error:

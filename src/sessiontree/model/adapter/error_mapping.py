@@ -55,28 +55,28 @@ def convert_error(
     true if part of the answer arrived.
     """
     status: int | None = getattr(error, "status_code", None)
-    said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
+    message = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
     kind = _classify(error, status)
-    if kind in ("rejected", "server") and status != 429 and _is_overflow(said):
+    if kind in ("rejected", "server") and status != 429 and _is_overflow(message):
         kind = "overflow"
     if kind == "network" and has_started:
-        return build_cut_off_error(f"{target.provider}:{target.model}", said)
-    reason = _format_reason(target, kind, said, status, key_variable)
+        return build_cut_off_error(f"{target.provider}:{target.model}", message)
+    reason = _format_reason(target, kind, message, status, key_variable)
     return ModelError(
         f"{target.provider}:{target.model}", kind, reason, status=status, retry_after=_read_retry_after(error)
     )
 
 
 def _format_reason(
-    target: ModelTarget, kind: FailureKind, said: str, status: int | None, key_variable: str | None
+    target: ModelTarget, kind: FailureKind, message: str, status: int | None, key_variable: str | None
 ) -> str:
     """Return what happened in the provider's words, the status, and what to do about it."""
-    said = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", said, flags=re.IGNORECASE) or said
-    shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
+    message = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", message, flags=re.IGNORECASE) or message
+    shown = "" if status is None or re.search(rf"\b{status}\b", message) else f" ({status})"
     match kind:
         case "auth" if status == 403:
             advice = "check the permissions of the API key, or choose another model"
-            return f"{target.provider} denied access{shown}: {said}; {advice}"
+            return f"{target.provider} denied access{shown}: {message}; {advice}"
         case "auth":
             known = PROVIDERS.get(target.provider)
             variable = key_variable or (known.keys[0] if known else None)
@@ -85,25 +85,25 @@ def _format_reason(
                 if variable
                 else "set `key_variable` to the environment variable of the key"
             )
-            return f"{target.provider} refused the API key{shown}: {said}; {advice}"
+            return f"{target.provider} refused the API key{shown}: {message}; {advice}"
         case "rate":
-            return f"{said}{shown}; wait a while, or choose another model"
+            return f"{message}{shown}; wait a while, or choose another model"
         case "network" if status is None:
             where = target.base_url or target.provider
-            return f"cannot reach {where}: {said}; check the connection"
+            return f"cannot reach {where}: {message}; check the connection"
         case "rejected" if status == 404:
-            return f"{said}{shown}; `/model` and `sessiontree models` list the available models"
+            return f"{message}{shown}; `/model` and `sessiontree models` list the available models"
         case _:
-            return f"{said}{shown}"
+            return f"{message}{shown}"
 
 
 def _read_retry_after(error: Exception) -> float | None:
     """Return how long the provider asks to wait. pydantic_ai ignores headers with a fraction, so parse those here."""
-    asked: float | None = getattr(error, "retry_after", None)
+    delay: float | None = getattr(error, "retry_after", None)
     headers: Any = getattr(error, "headers", None) or {}
-    if asked is None and re.fullmatch(r"\d+\.\d+", said := coerce_string(headers.get("retry-after"))):
-        return float(said)
-    return asked
+    if delay is None and re.fullmatch(r"\d+\.\d+", message := coerce_string(headers.get("retry-after"))):
+        return float(message)
+    return delay
 
 
 def _classify(error: Exception, status: int | None) -> FailureKind:
@@ -126,18 +126,18 @@ def _extract_reason(error: Exception) -> str:
     body: Any = getattr(error, "body", None)
     while is_object(body) and is_object(body.get("error")):
         body = body["error"]
-    for said in (body.get("message"), body.get("detail"), body.get("error")) if is_object(body) else (body,):
-        if isinstance(said, str) and said.strip():
-            return said
+    for message in (body.get("message"), body.get("detail"), body.get("error")) if is_object(body) else (body,):
+        if isinstance(message, str) and message.strip():
+            return message
     cause = error.__cause__
     deepest = str(cause.__cause__ or cause) if cause is not None else ""
     return f"{error} {deepest if deepest not in str(error) else ''}"
 
 
-def _redact_key(key: str | None, said: str) -> str:
+def _redact_key(key: str | None, message: str) -> str:
     """Some servers repeat the request's API key in the error message."""
-    return said if key is None or len(key) < MIN_KEY_LENGTH else said.replace(key, "[key]")
+    return message if key is None or len(key) < MIN_KEY_LENGTH else message.replace(key, "[key]")
 
 
-def clean_sentence(said: str) -> str:
-    return clean_text(" ".join(said.split()))[:500].rstrip(".")
+def clean_sentence(message: str) -> str:
+    return clean_text(" ".join(message.split()))[:500].rstrip(".")

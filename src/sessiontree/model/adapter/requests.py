@@ -73,16 +73,18 @@ def build_messages(request: Request, info: ModelInfo, model: PydanticModel) -> l
 
 def _build_content(message: JsonObject, images: ImageFilter) -> str | list[UserContent]:
     """Return the text, and the images if there are any. The content is never empty, because providers reject that."""
-    made: list[UserContent] = []
+    content: list[UserContent] = []
     for block in iter_blocks(message.get("content")):
         if block.get("type") == "image":
             image = images.prepare(block)
-            made.append(BinaryContent(image.data, media_type=image.media_type) if isinstance(image, Image) else image)
+            content.append(
+                BinaryContent(image.data, media_type=image.media_type) if isinstance(image, Image) else image
+            )
         elif block.get("type") == "text" and coerce_string(block.get("text")).strip():
-            made.append(clean_text(coerce_string(block.get("text"))))
-    if all(isinstance(item, str) for item in made):
-        return "\n".join(map(str, made)) or "(nothing)"
-    return made
+            content.append(clean_text(coerce_string(block.get("text"))))
+    if all(isinstance(item, str) for item in content):
+        return "\n".join(map(str, content)) or "(nothing)"
+    return content
 
 
 def _build_tool_return(message: JsonObject, images: ImageFilter, ids: CallIds, api: str) -> ToolReturnPart:
@@ -97,8 +99,8 @@ def _build_tool_return(message: JsonObject, images: ImageFilter, ids: CallIds, a
 
 def _build_system_text(message: JsonObject) -> str:
     sections = message.get("sections")
-    said = [
+    texts = [
         extract_text(message.get("content")),
         *(map(coerce_string, sections.values()) if is_object(sections) else ()),
     ]
-    return clean_text("\n\n".join(words for words in said if words))
+    return clean_text("\n\n".join(words for words in texts if words))

@@ -1,5 +1,5 @@
-// Addresses inside the page, written and read: `#/`, `#/s/SESSION/VIEW?…`, `#/swarms`, `#/swarms/SWARM`. Every place in
-// the page has one, so that it can be linked to and gone back to.
+// Addresses inside the page: `#/`, `#/s/SESSION/VIEW?…`, `#/swarms`, `#/swarms/SWARM`. Every view has one, so that it
+// can be linked to.
 
 const name = encodeURIComponent;
 

@@ -1,4 +1,4 @@
-// Asking the server: one function for JSON, one for files, and the errors they raise. Nothing here knows what is shown.
+// Requests to the server: JSON, files and errors.
 
 /** A refusal or a failure; its message is one sentence for people. */
 export class ApiError extends Error {
@@ -65,7 +65,7 @@ export class Api {
       });
     } catch (error) {
       if (error.name === "AbortError") throw error;
-      throw new ApiError(0, "unreachable", "the server does not answer; is sessiontree serve running?");
+      throw new ApiError(0, "unreachable", "cannot reach the server; is sessiontree serve running?");
     }
     if (answer.ok) return answer;
     throw await refusal(answer);

@@ -1,5 +1,5 @@
-// Small charts in SVG: bars for what branches cost, intervals for what arms tell. Sizes are of the view box; colours
-// come from the style sheet, and every chart says in words what it shows.
+// Small SVG charts: bars for branches, intervals for arms. Sizes are in view box units, colours come from the style
+// sheet, and every chart has a text alternative.
 import { html } from "./html.js";
 
 const NAME = 28, BAR = 22, ARM = 70, WIDE = 320;

@@ -1,4 +1,4 @@
-// Branches side by side from where they part: what each cost, in bars, and what each says, in columns.
+// Branches side by side from their common ancestor: their costs as bars, their messages as columns.
 import { go, ofBranch, ofComparison } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
@@ -85,7 +85,7 @@ export class Compare extends Component {
         </label>`)}
       </fieldset>
       <${Notice} text=${error} kind="wrong" />
-      ${names.length < 2 && html`<${Empty}>Comparing takes two branches or more.<//>`}
+      ${names.length < 2 && html`<${Empty}>Select two or more branches.<//>`}
       ${shown && names.length > 1 && this.compared(shown)}
     </section></div>`;
   }
@@ -101,7 +101,7 @@ export class Compare extends Component {
       </p>
       <div class="charts">${CHARTS.map(([name, title, value]) => html`<${Bars} title=${title} items=${bars(branches, name, value)} />`)}</div>
       <details><summary>More figures</summary><div class="wide" tabindex="0" role="region" aria-label="Figures"><table>
-        <thead><tr><th scope="col">From where they part</th>${branches.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <thead><tr><th scope="col">From the common ancestor</th>${branches.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${ROWS.map(([label, value]) => html`<tr>
           <th scope="row">${label}</th>${branches.map((stats) => html`<td>${value(stats)}</td>`)}
         </tr>`)}</tbody>
@@ -121,7 +121,7 @@ export class Compare extends Component {
       </header>
       ${more && html`<p class="more">Only the last ${plural(entries.length, "entry", "entries")} are shown.</p>`}
       ${entries?.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} />`)}
-      ${entries?.length === 0 && html`<${Empty}>Nothing of its own.<//>`}
+      ${entries?.length === 0 && html`<${Empty}>No entries of its own.<//>`}
     </section>`;
   }
 }

@@ -1,5 +1,5 @@
-// The conversation of a path: its entries in a window that loads what is near, what an agent is saying right now, and
-// the place where one writes. Text of a session is put in as text; the body of an entry is markup the server cleaned.
+// The conversation of a path: a window that loads entries as you scroll, the text an agent is streaming, and the
+// composer. Text of a session is inserted as text; only HTML that the server sanitized is inserted as markup.
 import { ofSwarm } from "./addresses.js";
 import { Button, Chip, Cleaned, Component, Empty, Models, Notice, NoRuns, createRef, html } from "./html.js";
 import { clock, day, money, plural, short } from "./figures.js";
@@ -93,12 +93,12 @@ export const Entry = ({ entry, heads = [], label = entry.label, chosen, actions 
 const Saying = ({ run }) => html`<article class="entry assistant saying" aria-live="off">
   <header>
     <h3>Assistant</h3>
-    <span class="fact">${run.doing ? `runs ${run.doing}` : "at work"}</span><span class="pulse" aria-hidden="true"></span>
+    <span class="fact">${run.doing ? `running ${run.doing}` : "running"}</span><span class="pulse" aria-hidden="true"></span>
   </header>
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
   ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
   ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
-  ${run.waiting.map((text) => html`<p class="hint">Will be told: ${text}</p>`)}
+  ${run.waiting.map((text) => html`<p class="hint">Queued: ${text}</p>`)}
 </article>`;
 
 export class Conversation extends Component {
@@ -121,7 +121,7 @@ export class Conversation extends Component {
   componentDidUpdate(before, _, anchor) {
     const window = this.window.current;
     if (before.way !== this.props.way) this.stuck = true;
-    if (this.stuck) window.scrollTop = window.scrollHeight;
+    if (this.stuck && window) window.scrollTop = window.scrollHeight;
     else if (anchor) {
       const again = document.getElementById(anchor.id);
       if (again) window.scrollTop += again.getBoundingClientRect().top - anchor.top;
@@ -130,7 +130,9 @@ export class Conversation extends Component {
   }
 
   settle() {
-    if (this.stuck) this.window.current.scrollTop = this.window.current.scrollHeight;
+    const window = this.window.current;
+    if (!window) return; // it was removed before the update
+    if (this.stuck) window.scrollTop = window.scrollHeight;
     if (!this.props.session.error) this.fill();
   }
 
@@ -165,8 +167,8 @@ export class Conversation extends Component {
     const run = session.runs.get(session.branch);
     return html`<div class="window" ref=${this.window} onScroll=${this.scrolled} role="log" aria-label="Conversation" tabindex="0">
       <div class="path">
-        ${session.earlier && html`<p class="more">Earlier entries are loaded as you come to them.</p>`}
-        ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>There is nothing here yet.<//>`}
+        ${session.earlier && html`<p class="more">Scroll up to load earlier entries.</p>`}
+        ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>No entries yet.<//>`}
         <div class="chunk">
           ${session.entries.map((entry) => html`<${Entry}
             key=${entry.id}
@@ -240,12 +242,12 @@ export class Composer extends Component {
     const { session, allowed, tell } = this.props, { text, begun, busy } = this.draft, { branch } = session;
     if (!text.trim() || busy) return;
     if (begun !== branch && this.state.confirmed !== branch) {
-      const error = `This was begun on ${begun}; send it again to send it to ${branch}`;
+      const error = `You wrote this on ${begun}. Send again to send it to ${branch}`;
       this.setState({ error, confirmed: branch });
       return;
     }
     if (allowed.run && session.refusal && !session.running.has(branch)) {
-      this.setState({ error: `Not sent, since this page could not show the answer: ${session.refusal}` });
+      this.setState({ error: `Not sent, because live updates are off: ${session.refusal}` });
       return;
     }
     this.change({ busy: true });
@@ -282,22 +284,21 @@ export class Composer extends Component {
     const { branch } = session, { text, busy } = this.draft;
     if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
     if (!branch) {
-      return html`<p class="composer told">This is a place inside the tree. <b>Go here</b> or <b>branch</b> from it to write.</p>`;
+      return html`<p class="composer told">You are viewing an entry inside the tree. Use <b>Go here</b> or <b>Branch</b> to write.</p>`;
     }
     const running = session.running.has(branch), swarm = own(session.info.swarming, branch);
     if (own(session.info.experimenting, branch)) {
-      return html`<p class="composer told">A run of an experiment is at work here. The branch is free when it is done.</p>`;
+      return html`<p class="composer told">An experiment is running on this branch. You can write here when it finishes.</p>`;
     }
     if (swarm && !running && !session.info.running.includes(branch)) {
       return html`<p class="composer told">
-        Its agent is paused, waits for its turn or works elsewhere; its swarm goes on or is stopped
-        on <a href=${ofSwarm(swarm)}>its own page</a>.
+        A swarm agent owns this branch. Resume or stop the swarm on <a href=${ofSwarm(swarm)}>its page</a>.
       </p>`;
     }
     const [label, does] = !allowed.run
       ? [`Add a message to ${branch}`, "Add"]
       : running
-        ? ["Say something to the agent at work", "Steer"]
+        ? ["Message the running agent", "Steer"]
         : [`Prompt on ${branch}`, "Send"];
     const submit = (event) => {
       event.preventDefault();
@@ -314,12 +315,12 @@ export class Composer extends Component {
               placeholder=${session.info.models.at(-1) ? `${session.info.models.at(-1)} (current)` : "session default"}
               onInput=${(event) => this.setState({ model: event.target.value.trim() })} />`}
           ${allowed.run && !running && html`
-            <select aria-label="What the agent may do" title="What the agent may do" value=${mode ?? me.permissionMode}
+            <select aria-label="Permission mode" title="Permission mode" value=${mode ?? me.permissionMode}
               onChange=${(event) => this.setState({ mode: event.target.value })}>
               ${MODES.slice(0, MODES.findIndex(([value]) => value === me.permissionMode) + 1).map(([value, words]) => html`<option value=${value}>${words}</option>`)}
             </select>`}
           <span class="gap"></span>
-          ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm, which can be stopped">Its swarm</a>`}
+          ${running && swarm && html`<a class="button" href=${ofSwarm(swarm)} title="The agent belongs to a swarm">Open swarm</a>`}
           ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
           <${Button} type="submit" kind="primary" label=${does} disabled=${busy || !text.trim()} keys="Enter" />
         </div>

@@ -1,4 +1,4 @@
-// Dialogs: a question with a few fields, and the list of keys. What is done with the answer is the caller's business.
+// Dialogs: a form with a few fields, the sign-in page and the list of keys.
 import { Button, Component, Field, Notice, createRef, html, valuesOf } from "./html.js";
 import { KEYS } from "./keys.js";
 

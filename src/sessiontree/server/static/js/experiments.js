@@ -1,5 +1,4 @@
-// A/B: a form that starts runs of several arms from one place, their progress, and what they tell. "Not enough data" is
-// an answer like any other and is shown as one.
+// Experiments: the form that starts one, its progress and its results. "Not enough data" is a valid result.
 import { go, ofBranch, ofComparison, ofExperiment } from "./addresses.js";
 import { at } from "./api.js";
 import { Intervals, Meter } from "./charts.js";
@@ -87,7 +86,7 @@ export class Experiments extends Component {
     const runs = running?.status === "running";
     const shown = running?.result ?? results.find((result) => result.id === chosen);
     const others = results.filter((result) => result.id !== shown?.id);
-    const failed = running?.status === "failed" && (running.error ?? "the experiment was not finished");
+    const failed = running?.status === "failed" && (running.error ?? "the experiment did not finish");
     return html`<div class="scroll"><section class="experiments" aria-label="A/B">
       <${Notice} text=${error ?? lost?.message} kind="wrong" />
       ${runs && html`<div class="card progress" role="status">
@@ -117,13 +116,13 @@ export class Experiments extends Component {
       event.target.value = "";
     };
     return html`<form class="ab" onSubmit=${this.start}>
-      <p class="note">Each arm runs several times from the end of the path that is shown${from}, every run on a branch of its own.</p>
+      <p class="note">Each arm runs several times from the end of the shown path${from}, every run on a branch of its own.</p>
       <div class="arms">
         ${LETTERS.slice(0, arms).map((letter) => html`<${ArmFields} key=${letter} letter=${letter} models=${models} />`)}
       </div>
       <div class="row">
         <${Button} kind="small" label="Add an arm" disabled=${arms >= LETTERS.length} onClick=${change({ arms: arms + 1 })} />
-        ${arms > 2 && html`<${Button} kind="small" label="Take the last away" onClick=${change({ arms: arms - 1 })} />`}
+        ${arms > 2 && html`<${Button} kind="small" label="Remove the last arm" onClick=${change({ arms: arms - 1 })} />`}
       </div>
       <div class="row fields">
         <${Field} label="Runs of each arm"><input name="runs" type="number" min="1" max="100" defaultValue="5" required /><//>
@@ -138,10 +137,10 @@ export class Experiments extends Component {
       ${scorers.map((kind) => html`<div class="row fields" key=${kind}>
         <${Field} label=${`The answer ${SCORERS[kind]}`}>
           ${kind === "judge"
-            ? html`<${Models} name="by.judge" models=${models} placeholder="the session's" />`
+            ? html`<${Models} name="by.judge" models=${models} placeholder="session default" />`
             : html`<input name=${`by.${kind}`} required autocomplete="off" />`}
         <//>
-        ${kind === "judge" && html`<${Field} label="By the rubric"><input name="by.rubric" placeholder="the usual one" autocomplete="off" /><//>`}
+        ${kind === "judge" && html`<${Field} label="By the rubric"><input name="by.rubric" placeholder="default rubric" autocomplete="off" /><//>`}
         <${Button} kind="small" label="Remove" onClick=${change({ scorers: scorers.filter((one) => one !== kind) })} />
       </div>`)}
       <div class="row end"><${Button} type="submit" kind="primary" label=${busy ? "…" : "Run"} disabled=${busy} /></div>
@@ -151,13 +150,13 @@ export class Experiments extends Component {
 
 const ArmFields = ({ letter, models }) => html`<fieldset class="arm"><legend>Arm ${letter}</legend>
   <${Field} label="Name"><input name=${`${letter}.name`} defaultValue=${letter} required autocomplete="off" /><//>
-  <${Field} label="Prompt"><textarea name=${`${letter}.prompt`} rows="3" placeholder="What is asked"></textarea><//>
-  <${Field} label="Model"><${Models} name=${`${letter}.model`} models=${models} placeholder="the session's" /><//>
+  <${Field} label="Prompt"><textarea name=${`${letter}.prompt`} rows="3" placeholder="Prompt text"></textarea><//>
+  <${Field} label="Model"><${Models} name=${`${letter}.model`} models=${models} placeholder="session default" /><//>
   <details><summary>Thinking and system prompt</summary>
     <${Field} label="Thinking"><select name=${`${letter}.thinking`}>
-      <option value="">the session's</option>${LEVELS.map((level) => html`<option>${level}</option>`)}
+      <option value="">Session default</option>${LEVELS.map((level) => html`<option>${level}</option>`)}
     </select><//>
-    <${Field} label="System prompt"><textarea name=${`${letter}.system`} rows="2" placeholder="the session's"></textarea><//>
+    <${Field} label="System prompt"><textarea name=${`${letter}.system`} rows="2" placeholder="session default"></textarea><//>
   </details>
 </fieldset>`;
 

@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Pure: the clock is an argument.
+// Formats numbers and times. Pure functions: the current time is an argument.
 
 export const count = (value) => Math.round(value ?? 0).toLocaleString("en");
 

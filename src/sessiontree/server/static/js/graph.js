@@ -1,5 +1,5 @@
-// The tree as a graph on a canvas that pans and zooms. Places come from layout.js; here they are drawn, only those in
-// sight, and pointed at. It keeps nothing of the session: what is chosen is told to `onSelect`.
+// The tree as a graph on a canvas that pans and zooms. layout.js computes positions; only visible entries are drawn.
+// Selections are reported to `onSelect`.
 import { between, pathTo } from "./layout.js";
 import { Component, createRef, html } from "./html.js";
 import { onScheme, palette } from "./palette.js";
@@ -444,8 +444,8 @@ export class Graph extends Component {
       <div class="zoom" role="group" aria-label="Zoom">
         <button type="button" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => this.zoom(1.25)}>+</button>
         <button type="button" aria-label="Zoom out" title="Zoom out (−)" onClick=${() => this.zoom(0.8)}>−</button>
-        <button type="button" aria-label="The whole tree" title="The whole tree (0)" onClick=${this.fit}>⤢</button>
-        <button type="button" aria-label="Where the session is" title="Where the session is" onClick=${this.home}>◎</button>
+        <button type="button" aria-label="Fit tree" title="Fit tree (0)" onClick=${this.fit}>⤢</button>
+        <button type="button" aria-label="Go to the current entry" title="Go to the current entry" onClick=${this.home}>◎</button>
       </div>
       ${isLeafHidden && html`<p class="hint" role="status">${
         leaf

@@ -1,6 +1,6 @@
-// What every view is written with: `html` templates, class components, and the few small parts that all of them share.
-// `Cleaned` is the only place in the page where text becomes markup, and it takes nothing but what the server cleaned.
-// All other text goes through `html`, which makes it visible: a session says what it likes.
+// What all views use: `html` templates, components and small shared controls. `Cleaned` is the only place where text
+// becomes markup, and it accepts only HTML that the server sanitized. All other text is escaped and made visible by
+// `html`.
 import { Component, createRef, h, render } from "../vendor/preact.mjs";
 import htm from "../vendor/htm.mjs";
 import { visible } from "./visible.js";
@@ -54,8 +54,8 @@ export const Models = ({ name, models, placeholder, label, value, onInput }) => 
 
 /** Why no agent can be run: the server does not, or the token may not. */
 export const NoRuns = ({ me, kind = "empty" }) => html`<p class=${kind}>${me.allowRun
-  ? html`This token may not run agents; one with the scope <code>run</code> may.`
-  : html`This server runs no agents; <code>sessiontree serve --allow-run</code> does.`}</p>`;
+  ? html`This token cannot run agents; it needs the scope <code>run</code>.`
+  : html`This server does not run agents. Start it with <code>sessiontree serve --allow-run</code>.`}</p>`;
 
 /** What a form holds, by the names of its controls; empty texts are left out. */
 export const valuesOf = (form) =>

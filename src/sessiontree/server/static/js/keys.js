@@ -1,18 +1,18 @@
-// Keys: what each does, in one table, and how a view listens to them. A key that is typed into a control is text.
+// Keyboard shortcuts: one table of keys, and the listener. Keys that are typed into a control are text.
 
 export const KEYS = [
   ["Everywhere", [
-    ["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "light or dark"], ["?", "this list"],
-    ["Esc", "close, or back to where the session is"],
+    ["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "light or dark"], ["?", "show keys"],
+    ["Esc", "close, or go back to the current branch"],
   ]],
   ["In a session", [
-    ["t", "to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "go to the chosen entry"],
+    ["t", "go to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "move to the selected entry"],
     ["b", "new branch from it"], ["l", "label it"], ["f", "fork from it"], ["m", "merge a branch"],
     ["u", "undo the last move, switch or merge"], ["c", "compare branches"], ["x", "A/B"],
   ]],
   ["In the tree", [
-    ["↑ ↓", "along a branch"], ["← →", "to the branch beside"], ["Home End", "to the root, to the leaf"],
-    ["Enter", "to the conversation"], ["+ -", "zoom"], ["0", "the whole tree"],
+    ["↑ ↓", "along a branch"], ["← →", "to the next branch"], ["Home End", "to the root, to the leaf"],
+    ["Enter", "to the conversation"], ["+ -", "zoom"], ["0", "fit tree"],
   ]],
 ];
 

@@ -1,9 +1,9 @@
-// Where the entries of a tree stand: a row for each depth, a lane for each chain. Pure: rows in, places out.
+// Positions of the entries of a tree: a row for each depth, a lane for each chain. Pure functions.
 //
-// The first child of an entry goes on in its lane, and on the way to the leaf that is the child that leads there: the
-// active path is one straight line. Every other child begins a chain in a lane further right. Chains are placed from the bottom of their parent
-// chain upwards, each in the nearest lane in which all that hangs below it clears what has been placed: no two lines
-// cross, and a tree of many short branches stays narrow.
+// The first child of an entry stays in its lane; on the path to the leaf, that is the child on the path, so the active
+// path is a straight line. Every other child starts a chain in a lane further right. Chains are placed from the bottom
+// of their parent chain upwards, each in the nearest lane where its subtree fits. So no two lines cross, and a tree of
+// many short branches stays narrow.
 
 /** `rows` are `{id, parent}`, parents before children. Gives `{nodes, roots, chains, index, lanes, depth}`. */
 export function lay(rows, leaf = null) {

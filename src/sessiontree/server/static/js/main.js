@@ -1,4 +1,4 @@
-// The page: signs in with the code of the link, asks what it may do, and shows the view that the address names.
+// The page: signs in with the code in the link, reads the rights of the token, and shows the view of the address.
 import { SESSIONS, SWARMS, go, read } from "./addresses.js";
 import { Api } from "./api.js";
 import { Help, SignIn } from "./dialogs.js";

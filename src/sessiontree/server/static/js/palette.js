@@ -1,5 +1,4 @@
-// Light or dark, as the system has it or as one chose, which the browser keeps; and the colours of the style sheet for
-// what is drawn on a canvas, which cannot read variables itself.
+// Light and dark theme, stored in the browser, and the colours of the style sheet for the canvas.
 
 const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet"];
 

@@ -1,5 +1,4 @@
-// Questions about tool calls: what an agent wants to do, and the answers one can give. Nothing here takes the keyboard:
-// whoever types goes on typing, and an answer is a button that is clicked or gone to.
+// Permission questions of agents and their answers. They never take the keyboard focus.
 import { Button, Component, Notice, html } from "./html.js";
 
 export const MODES = [
@@ -36,19 +35,19 @@ class PermissionCard extends Component {
     return html`<section class="permission" role="region" aria-label=${`Allow ${question.tool}?`} data-question=${question.id}>
       <p role="status"><b>Allow ${question.tool}?</b> <span class="fact">${question.why}</span></p>
       <pre class="block">${question.detail}</pre>
-      ${question.cut && html`<p class="hint">There is more: the call above shows all of it.</p>`}
-      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for longer adds the rule <code>${question.rule}</code></p>`}
+      ${question.cut && html`<p class="hint">Truncated. The call above shows all of it.</p>`}
+      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for the session or always adds the rule <code>${question.rule}</code></p>`}
       <${Notice} text=${error} kind="wrong" />
       ${allowed
         ? html`<div class="row">
             ${scopes.map((scope) => html`<${Button} kind=${scope === "once" ? "primary" : ""} label=${LABELS.get(scope)}
               disabled=${disabled} onClick=${() => this.answer(scope)} />`)}
             <span class="gap"></span>
-            <input aria-label="Why not, for the model" placeholder="why not (optional)" value=${reason}
+            <input aria-label="Reason for the model" placeholder="reason (optional)" value=${reason}
               onInput=${(event) => this.setState({ reason: event.target.value })} />
             <${Button} kind="danger" label="No" disabled=${disabled} onClick=${() => this.answer("no")} />
           </div>`
-        : html`<p class="hint">This token may not answer; one with the scope <code>run</code> may.</p>`}
+        : html`<p class="hint">This token cannot answer; it needs the scope <code>run</code>.</p>`}
     </section>`;
   }
 }

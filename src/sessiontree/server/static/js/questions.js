@@ -1,5 +1,5 @@
-// What can be done to a session, as dialogs: each method gives what `Ask` shows, and what is done with the answer. A dialog
-// acts on the branch that was current when it was made, which is the one it names.
+// The dialogs of a session. Each method returns the properties of an `Ask` dialog. A dialog acts on the branch that
+// was current when it was opened.
 import { go, ofSession } from "./addresses.js";
 import { plural } from "./figures.js";
 
@@ -13,32 +13,32 @@ export class Questions {
 
   /** A field for a summary, which may be left to the model where one may be asked. */
   summary(label) {
-    const left = this.runs() ? { help: "Left empty, the model writes it." } : { required: true };
+    const left = this.runs() ? { help: "Leave empty to let the model write it." } : { required: true };
     return { name: "summary", label, kind: "text", ...left };
   }
 
   navigate(entry) {
     const { session } = this, branch = session.current;
-    const options = [["no", "is not summarised"], ["model", "is summarised by the model"], ["own", "is summarised in my words"]];
+    const options = [["no", "No summary"], ["model", "Summary by the model"], ["own", "My own summary"]];
     return {
       title: "Go here",
-      note: `Moves ${branch} to this entry. What stands below stays in the tree.`,
+      note: `Moves ${branch} to this entry. Later entries stay in the tree.`,
       action: "Go",
       fields: [
         {
           name: "how",
-          label: "What is left behind",
+          label: "Summarize the branch you're leaving?",
           kind: "choice",
           value: "no",
           options: options.filter(([how]) => how !== "model" || this.runs()),
         },
-        { name: "text", label: this.runs() ? "Instructions, or the summary itself" : "The summary", kind: "text" },
+        { name: "text", label: this.runs() ? "Instructions, or your summary" : "The summary", kind: "text" },
       ],
       submit: async ({ how, text }) => {
         const wanted = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
         const answer = await session.navigate(entry, { branch, ...wanted[how] });
         if (answer.cancelled) throw new Error("a hook cancelled the move");
-        this.tell(branch === session.current ? "Moved; u takes it back" : `Moved ${branch}`);
+        this.tell(branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}`);
         return answer;
       },
       after: ({ text }) => text && branch === session.current && this.edit(text),
@@ -48,11 +48,11 @@ export class Questions {
   branch(at) {
     return {
       title: "New branch",
-      action: "Make",
+      action: "Create",
       fields: [
         { name: "name", label: "Name", required: true },
-        { name: "description", label: "What it is for" },
-        { name: "switch", label: "Work on it from now on", kind: "check", value: true },
+        { name: "description", label: "Description" },
+        { name: "switch", label: "Switch to it", kind: "check", value: true },
       ],
       submit: (values) => this.session.createBranch({ ...values, ...(at ? { at } : {}), switch: values.switch === "yes" }),
     };
@@ -62,7 +62,7 @@ export class Questions {
     const was = this.session.labelOf(entry) ?? "";
     return {
       title: "Label",
-      note: "A label names a place. An empty one takes the label away.",
+      note: "Leave the field empty to remove the label.",
       action: "Set",
       fields: [{ name: "label", label: "Label", value: was }],
       submit: async ({ label = "" }) => label === was || this.session.label(entry, label || null),
@@ -72,11 +72,11 @@ export class Questions {
   fork(entry) {
     return {
       title: "Fork",
-      note: "Makes a new session of the path to this entry. This one is not touched.",
+      note: "Copies the path to this entry into a new session.",
       action: "Fork",
       fields: [
         { name: "name", label: "Name of the new session" },
-        { name: "tree", label: "Take the whole tree", kind: "check" },
+        { name: "tree", label: "Copy the whole tree", kind: "check" },
       ],
       submit: async ({ name, tree }) => {
         const part = tree === "yes" ? { tree: true } : entry ? { at: entry } : {};
@@ -120,8 +120,8 @@ export class Questions {
     return {
       title: `Promote ${branch}`,
       note:
-        `${into} goes on from where ${branch} ends. ` +
-        "The branches that were tried beside it are summarised there and archived, not deleted.",
+        `${into} continues from the end of ${branch}. ` +
+        "The other branches are summarized there and archived, not deleted.",
       action: "Promote",
       fields: [this.summary("Summary of the others")],
       submit: async (values) => {

@@ -1,5 +1,5 @@
-// Which rows of the tree a filter shows, for entries that come in while one looks. Pure. The rules are those of
-// core/outline.py, which the server goes by; an entry that only calls tools counts as hidden even while it is the leaf.
+// Which entries a tree filter shows, for entries that arrive live. Pure functions with the rules of core/outline.py.
+// An entry that only calls tools counts as hidden even if it is the leaf.
 
 const BOOKKEEPING = new Set([
   "label", "custom", "model_change", "thinking_level_change", "session_info", "context_edit", "usage", "model_usage",

@@ -1,5 +1,5 @@
-// One session as the page knows it: its tree, its branches, the path that is shown, and what happens while one looks.
-// It asks the server and listens to it; views read its fields and call its methods. Nothing here draws.
+// The state of one session: its tree, branches, shown path and live events. It sends requests; views read its fields
+// and call its methods.
 import { at } from "./api.js";
 import { lay } from "./layout.js";
 import { join } from "./rows.js";
@@ -481,7 +481,7 @@ export class Session {
   hearPermission({ status, ...question }) {
     if (status === "asked") this.asked.set(question.id, question);
     else this.asked.delete(question.id);
-    if (status === "expired") this.tell("Nobody answered the question about a tool call in time: it was denied", "wrong");
+    if (status === "expired") this.tell("A permission question expired and was denied", "wrong");
   }
 
   /** Many events come at once: what they changed is worked out together, a little later. */

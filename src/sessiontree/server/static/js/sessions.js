@@ -1,4 +1,4 @@
-// The sessions: a list with search. Words are looked for in names and, through the index, in everything that was said.
+// The list of sessions with search in names and messages.
 import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
@@ -56,7 +56,7 @@ export class Sessions extends Component {
   making() {
     return {
       title: "New session",
-      action: "Make",
+      action: "Create",
       fields: NEW,
       submit: (values) => this.props.api.post("/sessions", values),
       after: ({ id }) => go(ofSession(id)),
@@ -67,7 +67,7 @@ export class Sessions extends Component {
     const shelve = (event) => this.setState({ archived: event.target.checked }, () => this.load());
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
       <div class="row search">
-        <input id="search" type="search" aria-label="Search" placeholder="Search names and everything that was said"
+        <input id="search" type="search" aria-label="Search" placeholder="Search names and messages"
           value=${query} onInput=${this.typed} autocomplete="off" spellcheck=${false} />
         <label class="check"><input type="checkbox" checked=${archived} onChange=${shelve} /><span>archived</span></label>
         ${me.scopes.includes("write") && html`
@@ -76,17 +76,17 @@ export class Sessions extends Component {
       <${Notice} text=${error} kind="wrong" />
       <${Notice} text=${unread > 0 && `${unread === 1 ? "1 session" : `${unread} sessions`} could not be read.`} />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
-      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? "Nothing was found." : "There are no sessions yet."}<//>`}
+      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? "No matches." : "No sessions yet."}<//>`}
       ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${Listed} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="More" onClick=${() => this.load(true)} /></p>`}
-      ${hits.length > 0 && html`<h2>Said in</h2>
+      ${hits.length > 0 && html`<h2>Matches in messages</h2>
         <ul class="list hits">${hits.map((hit) => html`<${Hit} key=${`${hit.session} ${hit.entry}`} hit=${hit} />`)}</ul>`}
       ${dialog && html`<${Ask} ...${this.making()} close=${() => this.setState({ dialog: false })} tell=${tell} />`}
     </section></main>`;
   }
 }
 
-const NEW = [{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Left empty, the folder the server works in." }];
+const NEW = [{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Leave empty for the folder of the server." }];
 
 const Listed = ({ session }) => html`<li><a href=${ofSession(session.id)}>
   <span class="name">${session.name || session.firstMessage || "Unnamed session"}</span>

@@ -1,6 +1,6 @@
-// Server-sent events read with fetch, since an EventSource cannot send the token. Every event once and in order: after a
-// break the stream goes on behind the last event it saw; where the server cannot do that it says 410, and the page
-// loads anew. A page that nobody sees takes a break too: a browser has six connections to a server, for all its tabs.
+// Server-sent events with fetch, because an EventSource cannot send headers. After a disconnect the stream resumes
+// after the last event. If the server answers 410, the page reloads the data. A hidden page disconnects, because a
+// browser opens at most six connections to a server.
 
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 15_000;
 const UNSEEN = 3_000; // milliseconds that a page is hidden until it lets go of its connection

@@ -1,5 +1,5 @@
-// One swarm: its agents, what they have spent, and what they are doing, live. Its events are read from where they are
-// kept, so a page that comes late sees the whole story.
+// One swarm: its agents, costs and live events. Events are read from the stored log, so a page that opens late shows
+// all of them.
 import { SWARMS, go, ofBranch, ofComparison, ofSession } from "./addresses.js";
 import { at } from "./api.js";
 import { Meter } from "./charts.js";
@@ -20,8 +20,8 @@ const percent = (part) => `${Math.round(part * 100)} %`;
 /** What an event says. */
 const words = (event) => {
   switch (event.type) {
-    case "agent_start": return `begins: ${event.task}`;
-    case "agent_complete": return `is done, ${money(event.cost)}, ${taken(event.tokens)} tokens, ${duration(event.seconds)}`;
+    case "agent_start": return `started: ${event.task}`;
+    case "agent_complete": return `finished, ${money(event.cost)}, ${taken(event.tokens)} tokens, ${duration(event.seconds)}`;
     case "agent_fail": return `failed after ${plural(event.attempts, "attempt")}: ${event.error}`;
     case "turn_start": return `turn ${event.number}`;
     case "turn_end": return `turn ${event.number} ended, ${money(event.cost)}`;
@@ -133,7 +133,7 @@ export class SwarmView extends Component {
     return {
       title: "Resume",
       action: "Resume",
-      note: "What you change takes the place of the limit it had; an empty field is no limit.",
+      note: "Changed values replace the current limits. An empty field means no limit.",
       fields,
       submit: async (values) => {
         const changed = fields.filter(({ name, value }) => (values[name] ?? "") !== value);
@@ -152,9 +152,9 @@ export class SwarmView extends Component {
 
   steering(agent) {
     return {
-      title: `Say something to ${agent}`,
-      action: "Say",
-      fields: [{ name: "text", label: "What", kind: "text", required: true }],
+      title: `Message ${agent}`,
+      action: "Send",
+      fields: [{ name: "text", label: "Message", kind: "text", required: true }],
       submit: ({ text }) => this.props.api.post(`${this.base}/steer`, { agent, text }),
     };
   }
@@ -260,7 +260,7 @@ export class SwarmView extends Component {
     const shown = events.filter((event) => !agent || event.agent === agent).slice(-SHOWN).reverse();
     return html`
       <div class="row"><h2>Events</h2><span class="gap"></span>
-        <select aria-label="Agent whose events are shown" value=${agent} onChange=${(event) => this.setState({ agent: event.target.value })}>
+        <select aria-label="Filter by agent" value=${agent} onChange=${(event) => this.setState({ agent: event.target.value })}>
           <option value="">all agents</option>
           ${agents.map(({ id }) => html`<option value=${id}>${id}</option>`)}
         </select>
@@ -269,7 +269,7 @@ export class SwarmView extends Component {
         ${shown.map((event) => html`<li class=${event.type} key=${event.seq}>
           <time>${clock(event.time)}</time><b>${event.agent ?? "swarm"}</b><span>${words(event)}</span>
         </li>`)}
-        ${!shown.length && html`<li><span>Nothing has happened yet.</span></li>`}
+        ${!shown.length && html`<li><span>No events yet.</span></li>`}
       </ol>`;
   }
 }

@@ -1,4 +1,4 @@
-// Swarms: the list, and the form that starts one.
+// The list of swarms, and the form that starts one.
 import { go, ofSwarm } from "./addresses.js";
 import { Meter } from "./charts.js";
 import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
@@ -6,16 +6,16 @@ import { ago, money, plural, taken } from "./figures.js";
 
 const LOOK = 2000;
 const STRATEGIES = [
-  ["parallel", "all at once on the same task"],
-  ["map-reduce", "parts, then one answer of them"],
+  ["parallel", "agents work on the same task in parallel"],
+  ["map-reduce", "split into parts, then combine the results"],
   ["pipeline", "one after another"],
-  ["tree", "agents that split their task"],
+  ["tree", "agents split their task further"],
 ];
 
 /** What a swarm is called that is to run and that nobody works on. */
-export const stateOf = ({ status, left }) => (left ? "left" : status);
+export const stateOf = ({ status, left }) => (left ? "interrupted" : status);
 
-export const STATUS = { running: "busy", completed: "branch", failed: "wrong", cancelled: "wrong", paused: "label", left: "label" };
+export const STATUS = { running: "busy", completed: "branch", failed: "wrong", cancelled: "wrong", paused: "label", interrupted: "label" };
 
 /** How near a budget is to its end. */
 export const levelOf = (used) => (used >= 0.9 ? "critical" : used >= 0.75 ? "warning" : "");
@@ -67,7 +67,7 @@ export class Swarms extends Component {
         <${New} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
       ${swarms === null && !lost && html`<${Empty}>Loading…<//>`}
-      ${swarms?.length === 0 && html`<${Empty}>No swarm has been started yet.<//>`}
+      ${swarms?.length === 0 && html`<${Empty}>No swarms yet.<//>`}
       ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
       ${!allowed && html`<${NoRuns} me=${me} />`}
     </section></main>`;
@@ -102,12 +102,12 @@ const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create
   <${Field} wide label="Task"><textarea name="task" rows="3" required></textarea><//>
   <div class="row fields">
     <${Field} label="Session"><select name="session">
-      <option value="">a new one</option>
+      <option value="">New session</option>
       ${sessions.map(({ id, name, firstMessage }) => html`<option value=${id}>${(name || firstMessage || id).slice(0, 60)}</option>`)}
     </select><//>
-    <${Field} label="Model"><${Models} name="model" models=${models} placeholder="the default" /><//>
+    <${Field} label="Model"><${Models} name="model" models=${models} placeholder="default" /><//>
   </div>
-  <fieldset class="row fields"><legend>Budget of all, and of each agent</legend>
+  <fieldset class="row fields"><legend>Total budget, and budget of each agent</legend>
     <${Field} label="Dollars"><input name="budget.cost" type="number" min="0" step="any" /><//>
     <${Field} label="Tokens"><input name="budget.tokens" type="number" min="0" /><//>
     <${Field} label="Seconds"><input name="budget.seconds" type="number" min="0" step="any" /><//>

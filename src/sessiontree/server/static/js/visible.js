@@ -1,5 +1,5 @@
-// Text of a session as it may be shown: characters that act without being seen have a sign in their place. Pure. The
-// rules are those of core/safe.py and export/view.py, which the exported page goes by.
+// Makes invisible characters of session text visible. Pure functions with the rules of core/sanitize.py and the
+// exported page.
 
 const COLOURS = /\x1b\[[0-9;:]*m/g;
 const UNSEEN =

@@ -1,5 +1,5 @@
-// A session at work: the tree beside the conversation, branches, and the keys and buttons that act on them. What is
-// asked before something is done stands in questions.js.
+// The view of a session: tree, conversation, branches, and the keys and buttons that act on them. Its dialogs are in
+// questions.js.
 import { go, ofSession } from "./addresses.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
@@ -161,7 +161,7 @@ export class Workspace extends Component {
         ${!session.error && html`<${Empty}>Loading…<//>`}
       </main>`;
     }
-    const again = html`<${Button} kind="small" label="Load again" onClick=${() => session.open()} />`;
+    const again = html`<${Button} kind="small" label="Reload" onClick=${() => session.open()} />`;
     return html`<main class="workspace tab-${tab}" aria-busy=${session.loading ? "true" : "false"}>
       ${this.head()}
       <nav class="tabs" aria-label="Views of the session">
@@ -169,7 +169,7 @@ export class Workspace extends Component {
           <a data-tab=${name} href=${ofSession(session.id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}
       </nav>
       <${Notice} text=${session.error} kind="wrong" action=${again} />
-      <${Notice} text=${session.refusal && `No live updates: ${session.refusal}. This page looks for changes every few seconds, and sends no prompts meanwhile.`} />
+      <${Notice} text=${session.refusal && `No live updates: ${session.refusal}. This page polls for changes and cannot send prompts.`} />
       ${this.view(tab)}
       ${dialog && html`<${Ask} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} tell=${this.props.tell} />`}
     </main>`;
@@ -199,7 +199,7 @@ export class Workspace extends Component {
     const faults = info.problems.filter(({ severity }) => severity === "fault");
     const notes = info.problems.filter(({ severity }) => severity !== "fault"); // a call that is not answered yet, say
     const live = session.connection === "live";
-    const shelve = () => this.try(() => session.archive(!info.archived), info.archived ? "Brought back" : "Archived");
+    const shelve = () => this.try(() => session.archive(!info.archived), info.archived ? "Restored" : "Archived");
     return html`<header class="head">
       <div class="title">
         <h1>${info.name || "Unnamed session"}</h1>
@@ -209,14 +209,14 @@ export class Workspace extends Component {
         </p>
       </div>
       <div class="row">
-        <span class="link ${session.connection}" role="status" title=${live ? "Changes appear as they happen" : "Trying to reach the server"}>
+        <span class="link ${session.connection}" role="status" title=${live ? "Live updates are on" : "Connecting to the server"}>
           ${live ? "live" : "waiting"}
         </span>
         ${this.writes && html`
           <${Button} label="Rename" kind="desk" onClick=${() => this.ask(this.questions.rename())} />
           <${Button} label="Undo" keys="u" title="Undo the last move, switch or merge" onClick=${() => this.undo()} />`}
         <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.setState({ dialog: this.questions.download() })} />
-        ${this.writes && html`<${Button} label=${info.archived ? "Bring back" : "Archive"} kind="desk" onClick=${shelve} />`}
+        ${this.writes && html`<${Button} label=${info.archived ? "Restore" : "Archive"} kind="desk" onClick=${shelve} />`}
       </div>
       ${faults.length > 0 && html`<${Problems} kind="notice" problems=${faults}>
         This session is damaged: ${plural(faults.length, "problem")}
@@ -257,7 +257,7 @@ export class Workspace extends Component {
     const { session } = this;
     const shown = session.rows.length;
     return html`
-      <select aria-label="Which entries the tree shows" value=${session.filter} onChange=${(event) => session.setFilter(event.target.value)}>
+      <select aria-label="Tree filter" value=${session.filter} onChange=${(event) => session.setFilter(event.target.value)}>
         ${FILTERS.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
       </select>
       <span class="fact">${count(shown)}${session.total > shown ? ` of ${count(session.total)}` : ""}</span>`;
@@ -271,7 +271,7 @@ export class Workspace extends Component {
           <b>${branch.name}</b>
           ${branch.name === session.current && html`<${Chip} kind="branch">current<//>`}
           ${branch.archived && html`<${Chip}>archived<//>`}
-          ${session.running.has(branch.name) && html`<${Chip} kind="busy">at work<//>`}
+          ${session.running.has(branch.name) && html`<${Chip} kind="busy">running<//>`}
           <span class="fact">${plural(branch.entryCount, "entry", "entries")}</span>
           ${branch.description && html`<small>${branch.description}</small>`}
         </button>
@@ -287,10 +287,10 @@ export class Workspace extends Component {
   otherBranch({ name, archived }) {
     const { session } = this;
     return html`
-      <${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(name), `On ${name}`)} />
+      <${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(name), `Switched to ${name}`)} />
       <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(name)} />
       <${Button} kind="small" label="Promote" onClick=${() => this.promote(name)} />
-      <${Button} kind="small" label=${archived ? "Bring back" : "Archive"}
+      <${Button} kind="small" label=${archived ? "Restore" : "Archive"}
         onClick=${() => this.try(() => session.changeBranch(name, { archived: !archived }))} />`;
   }
 
@@ -316,13 +316,13 @@ export class Workspace extends Component {
     const elsewhere = session.selected || session.looking;
     const other = session.branch && session.branch !== session.current ? session.branch : null;
     return html`<div class="tools row where">
-      <select aria-label="Branch that is shown" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.look(event.target.value)}>
+      <select aria-label="Shown branch" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.look(event.target.value)}>
         ${!session.branch && html`<option value="">${words ? `at “${words.slice(0, 40)}”` : "inside the tree"}</option>`}
         ${listed.map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`)}
       </select>
       <span class="gap"></span>
       ${elsewhere && this.writes && other && html`
-        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.try(() => session.switchTo(other), `On ${other}`)} />`}
+        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.try(() => session.switchTo(other), `Switched to ${other}`)} />`}
       ${this.writes && session.chosen && session.chosen !== session.leaf && html`
         <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.questions.navigate(session.chosen))} />`}
       ${elsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.look(session.current)} />`}
