@@ -1,7 +1,7 @@
 """An agent with a tool of its own: it is steered, goes back, and answers again on another branch.
 
 Run it with `python examples/agent.py`; its model answers from a script, so that it needs no key and no network.
-For a real one, put `sessiontree.model.selection.find("openai:gpt-5.5")` in the script's place.
+For a real one, put `sessiontree.model.selection.find_model("openai:gpt-5.5")` in place of the script.
 """
 
 import asyncio

@@ -374,7 +374,7 @@ async def test_a_worker_that_is_stopped_hands_over_its_jobs_between_two_calls(
         running = asyncio.create_task(run_swarm(session))
         await wait_until(lambda: server.requests)
         first.send(signal.SIGTERM)
-        await wait_until(lambda: "no more work" in first.output)
+        await wait_until(lambda: "no more jobs" in first.output)
         go_on.touch()
         assert await first.wait_until_ended() == 0, first.output
         workers.start()
