@@ -42,7 +42,6 @@ SAME_ROLE = {
     "sessions": "the same noun in each front end",
     "swarm": "swarms, and the command that runs them",
     "swarms": "the same noun in two front ends",
-    "transfer": "transfers, and the commands that run them",
     "tree": "the same noun in each front end",
 }
 """Modules that may share a name, and why a reader who knows one of them is not misled about the others."""

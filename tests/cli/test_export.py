@@ -183,7 +183,7 @@ def test_a_session_is_not_changed_by_exporting_it(cli: Run, talk: Path) -> None:
 
 def test_reading_commands_do_not_import_the_export() -> None:
     heavy = {"jinja2", "nh3", "pygments", "markdown_it"}
-    code = "import sys, sessiontree.cli.transfer; print(*sys.modules)"
+    code = "import sys, sessiontree.cli.export; print(*sys.modules)"
 
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 

@@ -106,9 +106,9 @@ COMMAND_GROUPS = {
     "Files": {
         "fork": "edit",
         "migrate": "edit",
-        "export": "transfer",
-        "copy": "transfer",
-        "verify": "transfer",
+        "export": "export",
+        "copy": "export",
+        "verify": "export",
     },
     "Summarize and combine": dict.fromkeys(
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"
