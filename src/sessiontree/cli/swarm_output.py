@@ -122,7 +122,9 @@ def print_status(status: SwarmStatus, session: Session, *, as_json: bool, durabl
     if status.reason:
         echo(bold(f"{status.status}:"), escape_line(status.reason))
     if state in ("paused", ORPHANED):
-        hints = {EXHAUSTED_TEXT: " with a larger budget", UNENFORCEABLE_TEXT: " with 0 for that limit"}
+        zero = " with 0 for that limit"
+        # Swarms that were paused by 0.1.0 say "cannot be kept".
+        hints = {EXHAUSTED_TEXT: " with a larger budget", UNENFORCEABLE_TEXT: zero, "cannot be kept": zero}
         advice = next((hint for part, hint in hints.items() if part in (status.reason or "")), "")
         echo(dim(f"resume{advice}: `{format_resume_command(status.branch, durable=durable)}`"))
     if status.result:

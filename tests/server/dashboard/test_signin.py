@@ -146,7 +146,7 @@ def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: 
     second.wait_for_selector(".path >> text=written elsewhere")  # by looking now and then
 
     first.close()
-    second.wait_for_selector(".link.live")
+    second.wait_for_selector(".link.live", timeout=60_000)  # the page retries after a pause
     second.wait_for_selector(".notice >> text=No live updates", state="detached")
     composer.press("Enter")
     second.wait_for_selector(".path >> text=An answer that costs money.")
