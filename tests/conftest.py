@@ -1,9 +1,10 @@
-"""What all tests share."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,13 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from tests.postgres import Server
 
-os.environ["TZ"] = "UTC"  # times are shown as clocks show them here
+os.environ["TZ"] = "UTC"
 time.tzset()
+if threading.current_thread() is threading.main_thread():
+    # A run in the background or under nohup ignores signals, and so would the commands that it starts.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 settings.register_profile("default", deadline=None, max_examples=60, print_blob=True)
 settings.register_profile("torture", deadline=None, max_examples=3000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
@@ -24,7 +30,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every test has an empty home of its own."""
+    """Give every test its own empty home."""
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
@@ -34,15 +40,15 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 LONGEST = 300
-"""Seconds that a test may take, unless it is to take long."""
+"""Seconds that a test may take, except in torture runs."""
 
 
 @pytest.fixture(autouse=True)
 def ends(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that waits for what never comes fails, and the others go on."""
+    """Fail a test that hangs, so that the others still run."""
 
     def too_long(*_: object) -> None:
-        raise TimeoutError(f"{request.node.nodeid} has not ended within {LONGEST} s")
+        raise TimeoutError(f"{request.node.nodeid} did not end within {LONGEST} s")
 
     if os.environ.get("SESSIONTREE_TORTURE"):
         yield
