@@ -24,6 +24,8 @@ class DecryptingReader(RangeReader):
 
 
 class EncryptedStore(JsonlStore):
+    reader_class = DecryptingReader
+
     def create(self, lines: Sequence[bytes]) -> Cursor:
         return super().create([line.translate(ENCRYPT) for line in lines])
 
@@ -50,9 +52,6 @@ class EncryptedStore(JsonlStore):
 
     stream_bytes = Store.stream_bytes
     open_file = Store.open_file
-
-    def open_reader(self) -> RangeReader:
-        return DecryptingReader(self.location)
 
 
 def _decrypt(chunk: LineChunk) -> LineChunk:

@@ -187,7 +187,7 @@ class FolderRepository:
     def _read_header(self, path: str) -> Header | None:
         parser = SessionReader(path)
         try:
-            with self._open_store(path).open_reader() as reader, isolate_errors(path):
+            with self._open_store.reader_class(path) as reader, isolate_errors(path):
                 start = 0
                 while not parser.has_header and (raw := _read_line(reader, start)):
                     parser.feed(raw)
@@ -311,7 +311,7 @@ class FolderRepository:
 
     def may_contain(self, location: str, text: bytes) -> bool:
         try:
-            with self._scan_lock, self._open_store(location).open_reader() as reader:
+            with self._scan_lock, self._open_store.reader_class(location) as reader:
                 state = self._scanned.get((location, text))
                 if state is None or state.inode != reader.status.st_ino or state.size > reader.size:
                     state = self._scanned[location, text] = _ScanState(reader.status.st_ino)

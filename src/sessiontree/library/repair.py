@@ -29,8 +29,8 @@ from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent
 from sessiontree.store.base import Store
 from sessiontree.store.files import format_os_error
-from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
+from sessiontree.store.range_reader import RangeReader
 
 
 class RepairReport(Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ def _write_copy(store: Store, header: bytes, sound: _RepairedSession) -> RepairR
 def _read_without_header(file: str) -> list[bytes]:
     """Return the lines of a file after its first one, or with it if it is an entry. Oversized lines are replaced."""
     try:
-        with JsonlStore(file).open_reader() as reader:
+        with RangeReader(file) as reader:
             read = [raw for raw, _ in reader.iter_lines(0, reader.size)]
     except OSError as error:
         raise StoreError(file, format_os_error(error)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
@@ -25,8 +25,8 @@ _MAX_INT64 = (1 << 63) - 1
 """As nanoseconds, about 292 years."""
 
 
-OpenStore: TypeAlias = Callable[[str], JsonlStore]
-"""Opens the store of the session in a file."""
+OpenStore: TypeAlias = type[JsonlStore]
+"""The class of stores that session files are opened with."""
 
 
 class SessionFile(NamedTuple):

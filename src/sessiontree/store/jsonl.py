@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import IO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, ClassVar, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -76,6 +76,8 @@ CURSOR_CONTEXT_SIZE = 64
 class JsonlStore(Store):
     """A session in a file of JSON lines."""
 
+    reader_class: ClassVar[type[RangeReader]] = RangeReader
+    """Reads ranges of a session file without a store, for listings and searches."""
     _fd: int | None = None
     _read_fd: int | None = None
 
@@ -243,10 +245,6 @@ class JsonlStore(Store):
             raise NotFound("session file", self.location) from None
         except OSError as error:
             self._raise_store_error(error)
-
-    def open_reader(self) -> RangeReader:
-        """Open the file for range reads, without loading it. Raises `OSError`."""
-        return RangeReader(self.location)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():

@@ -1,8 +1,8 @@
 """Range reads over one session file, for callers that must not load all of it: listings, searches and repairs.
 
 A `RangeReader` sees the file as it was when it was opened. It never follows a link and never blocks on a pipe. A store
-that transforms its bytes returns a subclass from `open_reader` whose `read` reverses the transformation; everything
-else here is built on `read`.
+that transforms its bytes has a `reader_class` whose `read` reverses the transformation; everything else here is built
+on `read`.
 """
 
 from __future__ import annotations

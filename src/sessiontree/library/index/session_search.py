@@ -260,7 +260,7 @@ def _iter_entries(
     if part.file.kind is ReadMode.SESSION:
         yield from enumerate(open_read_only(part.file.path, part.file.open_store).tree)
         return
-    with part.file.open_store(part.file.path).open_reader() as reader:
+    with part.file.open_store.reader_class(part.file.path) as reader:
         for at, stop in _iter_ranges_backward(reader, part.start, part.stop):
             for block, end in reader.iter_blocks(at, stop):
                 if block is None or (least() > MIN_TIME and is_older(block, least())):

@@ -127,7 +127,7 @@ class OversizedLine(StoreError):
 def check_size(path: str, open_store: OpenStore = JsonlStore) -> None:
     """Refuse a file that would take too much memory to open. Raises `OversizedLine` or `StoreError`."""
     try:
-        reader = open_store(path).open_reader()
+        reader = open_store.reader_class(path)
     except OSError:
         return  # opening the session reports the problem
     try:
@@ -171,7 +171,7 @@ def scan_changed_file(
     `passed` is called with the number of bytes read, now and then.
     """
     try:
-        with open_store(found.path).open_reader() as reader:
+        with open_store.reader_class(found.path) as reader:
             _, mtime, inode = get_file_stamp(reader.status)
             found = found._replace(size=reader.size, mtime=mtime, inode=inode)
             file = _OpenFile(reader, found, past, passed or _ignore_bytes, open_store)

@@ -250,7 +250,7 @@ def _iter_entries(file: IndexedFile, start: int) -> Generator[tuple[Entry | None
         for entry in open_read_only(file.path, file.open_store).tree:
             yield entry, file.size
         return
-    with file.open_store(file.path).open_reader() as reader:
+    with file.open_store.reader_class(file.path) as reader:
         for raw, end in reader.iter_lines(start, file.read_to):
             try:
                 yield read_entry(raw, 0) if raw and not raw.isspace() else None, end
