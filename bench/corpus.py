@@ -1,6 +1,6 @@
-"""The corpus: sessions like those that pi writes, made from a seed, always the same bytes.
+"""The corpus: sessions like those of pi, generated from a seed, always with the same bytes.
 
-A session goes on in turns: the user asks, the assistant thinks, talks and calls tools, tools answer. Sizes are
+A session consists of turns: the user asks, the assistant thinks, writes and calls tools, tools respond. Sizes are
 heavy-tailed, mostly those of tool results. Between turns it branches off now and then, is compacted every 400 entries
 of its path, labelled, named, and given other models and thinking levels. Keys stand in the order that pi 1.5.0 writes.
 
@@ -40,7 +40,7 @@ TAIL = 1000
 
 
 class Scale(NamedTuple):
-    """How many entries the sessions have, and how many sessions there are to list."""
+    """The number of entries of each session, and of sessions to list."""
 
     large: int
     middle: int
@@ -77,7 +77,7 @@ CODE = (
 
 
 class Pool:
-    """Text to cut from: prose and code, made from a seed."""
+    """Text to take samples from: prose and code, generated from a seed."""
 
     def __init__(self, seed: int = 11) -> None:
         chance = random.Random(seed)
@@ -143,7 +143,7 @@ class Session:
         return self.cut(self.pool.code, self.length(median, spread, most))
 
     def entry(self, kind: str, type: str, body: Json, id: str | None = None) -> bytes:
-        """A line under the leaf, which becomes the leaf."""
+        """Return a line below the leaf, which becomes the leaf."""
         while id is None or id in self.taken:
             id = f"{self.chance.getrandbits(32):08x}"
         self.taken.add(id)
@@ -231,7 +231,7 @@ class Session:
             yield self.entry("-", "session_info", {"name": f"Step {len(self.taken)}"})
 
     def branch_off(self) -> Iterator[bytes]:
-        """Go back some way, mostly a short one, and sometimes say what was left."""
+        """Go back, mostly a short way, and sometimes summarize the abandoned branch."""
         chance = self.chance
         far = chance.randrange(20, 300) if chance.random() < 0.03 else 1 + int(chance.expovariate(1 / 12))
         left = self.path[-1]
@@ -262,7 +262,7 @@ def text(content: str) -> Json:
 
 
 class Tail(NamedTuple):
-    """The end that every large session has: a path of its own under one known entry."""
+    """The end of every large session: a separate path below a known entry."""
 
     under: str
     ids: frozenset[str]
@@ -288,24 +288,24 @@ def tail(pool: Pool) -> Tail:
 
 
 def write_large(file: Path, count: int, seed: int, pool: Pool, end: Tail) -> None:
-    """A session of `count` entries, the last ones being `end`."""
+    """Write a session of `count` entries that ends with `end`."""
     session = Session(seed, pool, {*end.ids, end.under})
     room = count - len(end.lines) - 1
     with file.open("wb", buffering=1 << 20) as out:
         out.write(session.header("/home/dev/project") + b"\n")
-        out.writelines(line + b"\n" for _, line in zip(range(room), lines_of(session), strict=False))
+        out.writelines(line + b"\n" for _, line in zip(range(room), iter_lines(session), strict=False))
         bridge = {"type": "session_info", "id": end.under, "parentId": session.path[-1]}
         out.write(encode({**bridge, "timestamp": session.time(), "name": "A long session"}) + b"\n")
         out.writelines(line + b"\n" for line in end.lines)
 
 
-def lines_of(session: Session) -> Iterator[bytes]:
+def iter_lines(session: Session) -> Iterator[bytes]:
     yield from session.begin()
     yield from session.turns()
 
 
 def write_folder(folder: Path, count: int, pool: Pool) -> None:
-    """Many sessions, most of them short, of four projects, as pi keeps them."""
+    """Write many sessions of four projects, most of them short, in the folders of pi."""
     chance = random.Random(5)
     for number in range(count):
         cwd = f"/home/dev/project{number % 4}"
@@ -315,7 +315,7 @@ def write_folder(folder: Path, count: int, pool: Pool) -> None:
         size = min(2500, max(4, int(chance.lognormvariate(math.log(60), 1.2))))
         lines = [session.header(cwd)]
         stamp = json.loads(lines[0])["timestamp"].replace(":", "-").replace(".", "-")
-        lines.extend(line for _, line in zip(range(size), lines_of(session), strict=False))
+        lines.extend(line for _, line in zip(range(size), iter_lines(session), strict=False))
         (place / f"{stamp}_{session.id}.jsonl").write_bytes(b"\n".join([*lines, b""]))
 
 
@@ -328,8 +328,8 @@ class Corpus(NamedTuple):
     scale: Scale
 
 
-def made(data: Path, scale: str, say: Any = None) -> Corpus:
-    """The corpus below `data`, made now as far as it is missing. What was appended to it since is taken off again."""
+def prepare_corpus(data: Path, scale: str, say: Any = None) -> Corpus:
+    """Return the corpus below `data`. Create missing files, and cut off appended lines."""
     sizes = SCALES[scale]
     folder = data / scale
     folder.mkdir(parents=True, exist_ok=True)
@@ -366,4 +366,4 @@ if __name__ == "__main__":
     parser.add_argument("--quick", dest="scale", action="store_const", const="quick", default="full")
     parser.add_argument("--tiny", dest="scale", action="store_const", const="tiny")
     given = parser.parse_args()
-    sys.stdout.write(f"{made(given.data, given.scale, print)}\n")
+    sys.stdout.write(f"{prepare_corpus(given.data, given.scale, print)}\n")

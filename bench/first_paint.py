@@ -1,4 +1,4 @@
-"""How long a program of the terminal takes from its start until it has painted something.
+"""Measure the time from the start of a terminal program to its first paint.
 
 It runs in a pseudo-terminal that answers what terminals are asked, as real ones do at once.
 """
@@ -34,16 +34,16 @@ Bare().run()
 
 
 class NotPainted(Exception):
-    """What was waited for did not come."""
+    """The expected text did not appear."""
 
 
 def bare_app() -> list[str]:
-    """The command of a Textual app that shows a word."""
+    """Return the command of a Textual app that shows a word."""
     return [sys.executable, "-c", BARE]
 
 
 def first_paint(command: Sequence[str], shows: str, environment: Mapping[str, str]) -> float:
-    """Seconds until a command shows these letters, after which it is ended."""
+    """Return the seconds until a command shows these letters, and stop it."""
     wanted, seen = shows.encode(), b""
     start = perf_counter()
     process, fd = pty.fork()

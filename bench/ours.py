@@ -1,6 +1,6 @@
-"""One measurement of sessiontree, in a process of its own: `python ours.py TASK '{"file": ...}'`.
+"""One measurement of sessiontree, in a separate process: `python ours.py TASK '{"file": ...}'`.
 
-What is imported is not timed. Answers with one line of JSON; times are seconds.
+Imports are not timed. Prints one line of JSON; times are in seconds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from sessiontree.library import catalog
 from sessiontree.store.jsonl import JsonlStore
 
 BATCH = 16
-"""So many appends are timed at once: few enough that most batches are not interrupted by other programs."""
+"""The number of appends timed together: few enough that other programs rarely interrupt a batch."""
 
 
 def context(file: str) -> dict[str, Any]:
-    """Open, and what the model sees from the current leaf."""
+    """Open a session and build the context of the current leaf."""
     start = perf_counter()
     with st.open(file, read_only=True) as session:
         found = session.context()
@@ -37,7 +37,7 @@ def context(file: str) -> dict[str, Any]:
 
 
 def open_tree(file: str) -> dict[str, Any]:
-    """Open with the whole tree indexed; and the memory that took."""
+    """Open a session with the whole tree indexed, and measure the memory."""
     gc.collect()
     before = memory("VmRSS")
     start = perf_counter()
@@ -49,7 +49,7 @@ def open_tree(file: str) -> dict[str, Any]:
 
 
 def append(file: str, count: int, durability: str, group: int, scratch: str) -> dict[str, Any]:
-    """Append messages, and write the very same bytes with bare `os.write`, by turns."""
+    """Append messages and write the same bytes with plain `os.write`, in turn."""
     bodies = messages(file, count)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         target = os.path.join(folder, "session.jsonl")
@@ -63,7 +63,7 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
         ours, bare, bare_synced, bare_safe, bare_flat, bare_store = [], [], [], [], [], []
         run_appends(session, bodies[:group], group)  # the first one opens the file
         for at in range(0, len(bodies), max(BATCH, group)):
-            batch = made_anew(bodies[at : at + max(BATCH, group)])
+            batch = copy_messages(bodies[at : at + max(BATCH, group)])
             before = os.path.getsize(target)
             ours.append(run_appends(session, batch, group) / len(batch))
             with open(target, "rb") as written:
@@ -96,13 +96,13 @@ def append(file: str, count: int, durability: str, group: int, scratch: str) -> 
         session.close()
         store.close()
         disk = sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name.startswith("session"))
-    payload = sum(map(payload_of, [*bodies, *bodies[:group]]))
+    payload = sum(map(encode_payload, [*bodies, *bodies[:group]]))
     took = {"ours": ours, "raw": bare, "synced": bare_synced, "safe": bare_safe, "flat": bare_flat, "store": bare_store}
     return {**took, "disk": disk / payload}
 
 
 class SafeFile:
-    """The calls to the system that every append which many writers may make takes, and nothing else."""
+    """The system calls that a safe append with several writers needs, and nothing else."""
 
     def __init__(self, path: str) -> None:
         self.folder = os.open(os.path.dirname(path), os.O_RDONLY)
@@ -123,7 +123,7 @@ class SafeFile:
         fcntl.flock(self.lock, fcntl.LOCK_UN)
 
     def append(self, message: dict[str, Any]) -> None:
-        """The least that makes an entry of a message, with nothing checked, filled in or kept but where it is."""
+        """Do the least that makes an entry of a message, without checks or defaults."""
         id = os.urandom(8).hex()
         wire = {
             "type": "message",
@@ -137,13 +137,13 @@ class SafeFile:
         self.leaf = id
 
 
-def made_anew(bodies: Sequence[st.Message]) -> list[st.Message]:
-    """The same messages, just made: as an agent's are, and as the lines are that are written bare."""
+def copy_messages(bodies: Sequence[st.Message]) -> list[st.Message]:
+    """Return new copies of the messages, as an agent creates them."""
     return [st.Message(msgspec.json.decode(msgspec.json.encode(body.message))) for body in bodies]
 
 
-def payload_of(body: st.Message) -> int:
-    """What the caller gave, as compact JSON."""
+def encode_payload(body: st.Message) -> int:
+    """Return the payload of a message as compact JSON."""
     return len(json.dumps(body.message, separators=(",", ":"), ensure_ascii=False).encode())
 
 
@@ -159,7 +159,7 @@ def run_appends(session: st.Session, bodies: Sequence[st.Message], group: int) -
 
 
 def append_far(large: str, small: str, source: str) -> dict[str, Any]:
-    """Appends to a long session and to a short one, by turns. What was written is taken off again."""
+    """Append to a long and to a short session, in turn, and cut off the written lines."""
     bodies = messages(source, 1000)
     sizes = {file: os.path.getsize(file) for file in (large, small)}
     try:
@@ -179,13 +179,13 @@ def append_far(large: str, small: str, source: str) -> dict[str, Any]:
 
 
 def fork(file: str, scratch: str) -> dict[str, Any]:
-    """The path of the current leaf as a session of its own: with opening the source, and without."""
+    """Fork the path of the current leaf, with and without opening the source."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         start = perf_counter()
         session = st.open(file, read_only=True)
         loaded = len(session.tree)
         opened = perf_counter()
-        forked = st.fork(session, dir=folder)
+        forked = session.fork(dir=folder)
         done = perf_counter()
         forked.close()
         size = sum(entry.stat().st_size for entry in os.scandir(folder))
@@ -193,7 +193,7 @@ def fork(file: str, scratch: str) -> dict[str, Any]:
 
 
 def sessions(agent: str, scratch: str) -> dict[str, Any]:
-    """List all sessions with no index there, and then again."""
+    """List all sessions, first without an index and then with it."""
     listing: Callable[..., Any] | None = getattr(st, "sessions", None)
     if listing is None:
         return {"skipped": "there is no st.sessions yet"}
@@ -247,7 +247,7 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
         async def turn() -> float:
             model.add(*answers)
             start = perf_counter()
-            outcome = await agent.prompt("What is there?")
+            outcome = await agent.run("What is there?")
             seconds = perf_counter() - start
             assert outcome.ok
             return seconds
@@ -267,7 +267,7 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
         ours, bare = [], []
         for number in range(count):
             known = [entry.body for entry in session.head.path()[-4:]], model.requests[-2:]
-            if number % 2:  # who goes first pays for what the other left to the disk
+            if number % 2:  # the first one pays for the pending writes of the other
                 ours.append(await turn())
                 bare.append(await bare_turn(*known))
             else:
@@ -279,7 +279,7 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
 
 
 def messages(file: str, count: int) -> list[st.Message]:
-    """The first messages of a session of the corpus."""
+    """Return the first messages of a session of the corpus."""
     found: list[st.Message] = []
     with open(file, "rb") as lines:
         for line in lines:
@@ -302,5 +302,5 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
 }
 
 if __name__ == "__main__":
-    _ = catalog.open, st.Session, st.Message, st.fork
+    _ = catalog.open, catalog.fork, st.Session, st.Message
     print(json.dumps(TASKS[sys.argv[1]](**json.loads(sys.argv[2]))))

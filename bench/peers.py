@@ -1,7 +1,7 @@
-"""One measurement of a peer in Python, in a process of its own: `python peers.py PEER TASK '{"file": ...}'`.
+"""One measurement of a peer in Python, in a separate process: `python peers.py PEER TASK '{"file": ...}'`.
 
-Runs in an environment that has the peers and not sessiontree. What is imported is not timed. Answers with one line of
-JSON; times are seconds. The task `version` tells whether the peer is there.
+Runs in an environment that has the peers and not sessiontree. Imports are not timed. Prints one line of
+JSON; times are in seconds. The task `version` reports whether the peer is installed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One measurement of sessions in PostgreSQL, in a process of its own: `python postgres.py '{"file": …, "count": …}'`.
+"""One measurement of sessions in PostgreSQL, in a separate process: `python postgres.py '{"file": …, "count": …}'`.
 
-With `{"counts": [1000, …]}` it tells how an append and a context grow with the session.
+With `{"counts": [1000, …]}` it measures how an append and a context grow with the session.
 
 A server is started for it, with `fsync` on, and stopped. Beside each of ours, psycopg alone sends the very same
-statements with the same values and fetches all they give. Answers with one line of JSON; times are seconds.
+statements with the same values and fetches all they give. Prints one line of JSON; times are in seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Statement = tuple[Any, Any]
 
 
 class Recorder:
-    """Keeps every statement that is sent, with its values."""
+    """Records every statement that is sent, with its values."""
 
     def __init__(self) -> None:
         self.sent: list[Statement] = []
@@ -65,7 +65,7 @@ def bare(connection: psycopg.Connection[Any], statements: list[Statement]) -> fl
     return perf_counter() - start
 
 
-def appended(url: str, bodies: list[st.Message]) -> dict[str, float]:
+def measure_appends(url: str, bodies: list[st.Message]) -> dict[str, float]:
     """Appends by turns: sixteen of ours, and the same statements for another session."""
     ours: list[float] = []
     alone: list[float] = []
@@ -109,7 +109,7 @@ def measure(file: str, count: int) -> dict[str, float]:
         url = server.new_database()
         (copied,) = copy(file, url)
         assert copied.target is not None
-        return {**appended(url, messages(file, count)), **contexts(url, copied.target, "context")}
+        return {**measure_appends(url, messages(file, count)), **contexts(url, copied.target, "context")}
     finally:
         server.stop()
 
@@ -126,7 +126,7 @@ def growth(counts: list[int]) -> dict[str, dict[str, float]]:
             store.create(list(short_session(count)))
             filled = perf_counter() - start
             with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute("VACUUM ANALYZE sessiontree.entry")  # as the server does by itself, some time later
+                connection.execute("VACUUM ANALYZE sessiontree.entry")  # as autovacuum does later
                 connection.execute("CHECKPOINT")
             session = Session(store)
             context = contexts(url, store.location, "context")["pg context"]

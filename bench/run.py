@@ -1,11 +1,11 @@
-"""The benchmark: sessiontree beside its peers and beside what the machine can do at most.
+"""The benchmark: sessiontree compared with its peers and with the limits of the machine.
 
     make bench                   the whole corpus, about half an hour
     make bench ARGS=--quick      a smaller one, about two minutes
 
-Every round measures all of them by turns, each measurement in a fresh process, so that what else the machine does
-hits them alike. A figure is the median of the rounds; a ratio is taken within each round, and its least and greatest
-are told beside its median. See docs/speed.md.
+Every round takes all measurements in turn, each in a new process, so other load on the machine affects them equally.
+A figure is the median of the rounds. A ratio is computed within each round, and reported as median, minimum and
+maximum. See docs/speed.md.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "peers")]
 
 from fetch_pi import FetchError, NodeMissing, node, pi_home  # noqa: E402
 
-from corpus import Corpus, made  # noqa: E402
+from corpus import Corpus, prepare_corpus  # noqa: E402
 from first_paint import NotPainted, bare_app, first_paint  # noqa: E402
 
 Values = dict[str, float]
-"""What was measured, by name: seconds, or MB, or a plain ratio."""
+"""Measurements by name: seconds, MB or a ratio."""
 
 EDGE = "────"
 """The edge of the editor: the app has painted itself."""
@@ -44,7 +44,7 @@ ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
 
 
 class Row(NamedTuple):
-    """One line of the table: `ours` against `peer`, and what the ratio of the two should be."""
+    """One row of the table: `ours` against `peer`, and the goal for their ratio."""
 
     name: str
     work: str
@@ -53,10 +53,10 @@ class Row(NamedTuple):
     at_least: float
     aim: float
     more: bool = True
-    """The ratio says how many times less ours takes; otherwise how many times more."""
+    """Whether the ratio is peer / ours, and more is better; otherwise ours / peer."""
     unit: str = "s"
 
-    def reached(self, ratio: float) -> str:
+    def rate(self, ratio: float) -> str:
         for word, goal in (("aim", self.aim), ("yes", self.at_least)):
             if (ratio >= goal) if self.more else (ratio <= goal):
                 return word
@@ -168,11 +168,11 @@ BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
         {"sessiontree": "fork with open", "pi": "pi fork with open"},
     ),
 )
-"""What peers take for the same work, without a goal: work, unit, and for each of them what was measured."""
+"""The same work in peers, without a goal: work, unit, and the measurement of each."""
 
 
 class Skip(Exception):
-    """Something cannot be measured here; the message says why."""
+    """A measurement is not possible here; the message gives the reason."""
 
 
 class Bench:
@@ -180,7 +180,7 @@ class Bench:
         self.corpus = corpus
         self.scratch = str(scratch)
         self.skipped: dict[str, str] = {}
-        """Why a peer is not there, by its name."""
+        """The reasons for missing peers, by name."""
         self.versions: dict[str, str] = {}
         self.command = shutil.which("sessiontree", path=str(Path(sys.executable).parent)) or "sessiontree"
         self.node = self.pi = ""
@@ -200,63 +200,65 @@ class Bench:
             except (Skip, OSError):
                 self.skipped[peer] = f"{peer} is not installed in bench/.venv-peers"
 
-    # Who is measured
+    # Processes that measure
 
     def ours(self, task: str, **given: Any) -> Any:
-        return answer([sys.executable, str(HERE / "ours.py"), task, json.dumps(given)])
+        return run_measurement([sys.executable, str(HERE / "ours.py"), task, json.dumps(given)])
 
     def real_pi(self, task: str, **given: Any) -> Any:
         self.check("pi")
         environment = {"PI_CODING_AGENT_DIR": str(self.corpus.agent.resolve()), "PI_OFFLINE": "1"}
         command = [self.node, "--max-old-space-size=12000", str(HERE / "pi.mjs"), self.pi, task, json.dumps(given)]
-        return answer(command, environment)
+        return run_measurement(command, environment)
 
     def peer(self, peer: str, task: str, **given: Any) -> Any:
         self.check(peer)
-        return answer([self.python, str(HERE / "peers.py"), peer, task, json.dumps(given)])
+        return run_measurement([self.python, str(HERE / "peers.py"), peer, task, json.dumps(given)])
 
     def check(self, peer: str) -> None:
         if peer in self.skipped:
             raise Skip(self.skipped[peer])
 
-    # What is measured. Each adds to the values of a round.
+    # Measurements. Each adds values to a round.
 
-    def measures(self) -> list[Callable[[], Values]]:
+    def list_measurements(self) -> list[Callable[[], Values]]:
         small, middle, large = (str(file) for file in (self.corpus.small, self.corpus.middle, self.corpus.large))
         return [
-            lambda: self.tail_reads(large, small),
-            lambda: {"context command": wall([self.command, "context", large, "--json"], 3)},
+            lambda: self.measure_contexts(large, small),
+            lambda: {"context command": time_command([self.command, "context", large, "--json"], 3)},
             lambda: {"pi context": self.real_pi("context", file=large)["seconds"]},
-            lambda: {"context command": wall([self.command, "context", large, "--json"], 3)},
-            lambda: {"wc": wall(["wc", "-l", large], 3)},
-            lambda: self.opened("", [self.ours("open_tree", file=middle) for _ in range(3)]),
-            lambda: self.opened("pi ", [self.real_pi("open_tree", file=middle)]),
-            lambda: self.appended(small),
-            lambda: self.appended_durably(small),
-            lambda: self.of_peers("pi ", self.real_pi("append", file=small, count=2000, scratch=self.scratch)),
-            lambda: self.of_peers("pp ", self.peer("pp", "append", file=small, count=2000, scratch=self.scratch)),
-            lambda: self.of_peers(
+            lambda: {"context command": time_command([self.command, "context", large, "--json"], 3)},
+            lambda: {"wc": time_command(["wc", "-l", large], 3)},
+            lambda: self.summarize_open("", [self.ours("open_tree", file=middle) for _ in range(3)]),
+            lambda: self.summarize_open("pi ", [self.real_pi("open_tree", file=middle)]),
+            lambda: self.measure_appends(small),
+            lambda: self.measure_durable_appends(small),
+            lambda: self.summarize_append("pi ", self.real_pi("append", file=small, count=2000, scratch=self.scratch)),
+            lambda: self.summarize_append(
+                "pp ", self.peer("pp", "append", file=small, count=2000, scratch=self.scratch)
+            ),
+            lambda: self.summarize_append(
                 "openai ", self.peer("openai", "append", file=small, count=500, scratch=self.scratch)
             ),
-            lambda: self.of_peers(
+            lambda: self.summarize_append(
                 "langgraph ", self.peer("langgraph", "append", file=small, count=200, scratch=self.scratch)
             ),
-            lambda: self.forked("", [self.ours("fork", file=middle, scratch=self.scratch) for _ in range(2)]),
-            lambda: self.forked("pi ", [self.real_pi("fork", file=middle, scratch=self.scratch)]),
-            self.listed,
+            lambda: self.summarize_fork("", [self.ours("fork", file=middle, scratch=self.scratch) for _ in range(2)]),
+            lambda: self.summarize_fork("pi ", [self.real_pi("fork", file=middle, scratch=self.scratch)]),
+            self.measure_listing,
             lambda: {"pi list": self.real_pi("sessions")["seconds"]},
-            lambda: self.appended_far(large, small),
-            self.worked,
-            self.swarmed,
-            self.served,
-            self.kept_in_a_database,
-            self.started,
-            self.painted,
+            lambda: self.measure_far_appends(large, small),
+            self.measure_agent,
+            self.measure_swarms,
+            self.measure_server,
+            self.measure_postgres,
+            self.measure_startup,
+            self.measure_first_paint,
             lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
             lambda: {"pp context small": self.peer("pp", "context", file=small)["seconds"]},
         ]
 
-    def tail_reads(self, large: str, small: str) -> Values:
+    def measure_contexts(self, large: str, small: str) -> Values:
         far: list[float] = []
         near: list[float] = []
         for _ in range(5):
@@ -264,10 +266,10 @@ class Bench:
             near.append(self.ours("context", file=small)["seconds"])
         return {"context": statistics.median(far), "context small": statistics.median(near)}
 
-    def opened(self, who: str, answers: Sequence[Any]) -> Values:
-        return {f"{who}open": middle_of(answers, "seconds"), f"{who}open peak": middle_of(answers, "peak")}
+    def summarize_open(self, who: str, answers: Sequence[Any]) -> Values:
+        return {f"{who}open": compute_median(answers, "seconds"), f"{who}open peak": compute_median(answers, "peak")}
 
-    def appended(self, source: str) -> Values:
+    def measure_appends(self, source: str) -> Values:
         given = {"file": source, "count": 2000, "scratch": self.scratch}
         plain = self.ours("append", durability="none", group=1, **given)
         grouped = self.ours("append", durability="none", group=64, **given)
@@ -283,7 +285,7 @@ class Bench:
             "disk": plain["disk"],
         }
 
-    def appended_durably(self, source: str) -> Values:
+    def measure_durable_appends(self, source: str) -> Values:
         found = self.ours("append", file=source, count=2000, durability="fsync", group=64, scratch=self.scratch)
         return {
             "append durable": statistics.median(found["ours"]),
@@ -292,10 +294,10 @@ class Bench:
             "raw synced 64": statistics.median(found["synced"]),
         }
 
-    def of_peers(self, who: str, found: Any) -> Values:
+    def summarize_append(self, who: str, found: Any) -> Values:
         return {f"{who}append": found["seconds"], f"{who}disk": found["disk"]}
 
-    def appended_far(self, large: str, small: str) -> Values:
+    def measure_far_appends(self, large: str, small: str) -> Values:
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             short = os.path.join(folder, "short.jsonl")
             with open(small, "rb") as source, open(short, "wb") as target:
@@ -303,23 +305,26 @@ class Bench:
             found = self.ours("append_far", large=large, small=short, source=small)
         return {"append far": statistics.median(found["far"]), "append near": statistics.median(found["near"])}
 
-    def forked(self, who: str, answers: Sequence[Any]) -> Values:
-        return {f"{who}fork": middle_of(answers, "seconds"), f"{who}fork with open": middle_of(answers, "with_open")}
+    def summarize_fork(self, who: str, answers: Sequence[Any]) -> Values:
+        return {
+            f"{who}fork": compute_median(answers, "seconds"),
+            f"{who}fork with open": compute_median(answers, "with_open"),
+        }
 
-    def listed(self) -> Values:
+    def measure_listing(self) -> Values:
         found = self.ours("sessions", agent=str(self.corpus.agent), scratch=self.scratch)
         if "skipped" in found:
             raise Skip(found["skipped"])
         return {"list cold": found["cold"], "list warm": statistics.median(found["warm"])}
 
-    def worked(self) -> Values:
+    def measure_agent(self) -> Values:
         found = self.ours("agent_turns", count=40, scratch=self.scratch)
         return {"agent": statistics.median(found["ours"]), "bare turn": statistics.median(found["bare"])}
 
-    def swarmed(self) -> Values:
+    def measure_swarms(self) -> Values:
         def swarms(task: str, **given: Any) -> Any:
             given["scratch"] = self.scratch
-            return answer([sys.executable, str(HERE / "swarms.py"), task, json.dumps(given)])
+            return run_measurement([sys.executable, str(HERE / "swarms.py"), task, json.dumps(given)])
 
         appends, events = swarms("appends", turns=10), swarms("events", count=5000)
         return {
@@ -329,28 +334,28 @@ class Bench:
             "raw event": statistics.median(events["bare"]),
         }
 
-    def served(self) -> Values:
+    def measure_server(self) -> Values:
         given = {"file": str(self.corpus.small), "count": 200, "scratch": self.scratch}
-        found = answer([sys.executable, str(HERE / "web.py"), json.dumps(given)])
+        found = run_measurement([sys.executable, str(HERE / "web.py"), json.dumps(given)])
         return {"web": found["ours"], "bare web": found["bare"]}
 
-    def kept_in_a_database(self) -> Values:
+    def measure_postgres(self) -> Values:
         given = json.dumps({"file": str(self.corpus.small), "count": 320})
-        return answer([sys.executable, str(HERE / "postgres.py"), given])
+        return run_measurement([sys.executable, str(HERE / "postgres.py"), given])
 
-    def started(self) -> Values:
+    def measure_startup(self) -> Values:
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             short = os.path.join(folder, "short.jsonl")
             with open(self.corpus.small, "rb") as source, open(short, "wb") as target:
                 target.writelines(line for _, line in zip(range(31), source, strict=False))
             times: dict[str, list[float]] = {"python": [], "version": [], "tree": []}
             for _ in range(5):
-                times["python"].append(wall([sys.executable, "-c", "pass"]))
-                times["version"].append(wall([self.command, "--version"]))
-                times["tree"].append(wall([self.command, "tree", short]))
+                times["python"].append(time_command([sys.executable, "-c", "pass"]))
+                times["version"].append(time_command([self.command, "--version"]))
+                times["tree"].append(time_command([self.command, "tree", short]))
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
-    def painted(self) -> Values:
+    def measure_first_paint(self) -> Values:
         times: dict[str, list[float]] = {"paint": [], "bare paint": []}
         with tempfile.TemporaryDirectory(dir=self.scratch) as home:
             environment = {**os.environ, "SESSIONTREE_HOME": home}
@@ -363,8 +368,8 @@ class Bench:
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def answer(command: Sequence[str], environment: dict[str, str] | None = None) -> Any:
-    """What a measuring process says."""
+def run_measurement(command: Sequence[str], environment: dict[str, str] | None = None) -> Any:
+    """Run a measuring process and return its result."""
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
@@ -372,8 +377,8 @@ def answer(command: Sequence[str], environment: dict[str, str] | None = None) ->
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def wall(command: Sequence[str], times: int = 1) -> float:
-    """How long a whole command takes."""
+def time_command(command: Sequence[str], times: int = 1) -> float:
+    """Return the median seconds that a command takes."""
     seconds: list[float] = []
     for _ in range(times):
         start = perf_counter()
@@ -384,21 +389,21 @@ def wall(command: Sequence[str], times: int = 1) -> float:
     return statistics.median(seconds)
 
 
-def middle_of(answers: Sequence[Any], key: str) -> float:
-    return statistics.median(answer[key] for answer in answers)
+def compute_median(answers: Sequence[Any], key: str) -> float:
+    return statistics.median(result[key] for result in answers)
 
 
 def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Values], list[str]]:
-    """The values of each round, and why some are missing."""
+    """Return the values of each round, and the reasons for missing ones."""
     found: list[Values] = []
     reasons: dict[str, None] = {}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}")
         values: Values = {}
         seen: dict[str, list[float]] = {}
-        measures = bench.measures()
-        # Turned round every other time, so that nobody always comes after the same one.
-        for measure in measures if number % 2 == 0 else reversed(measures):
+        list_measurements = bench.list_measurements()
+        # Reversed in every other round, so no measurement always follows the same one.
+        for measure in list_measurements if number % 2 == 0 else reversed(list_measurements):
             try:
                 for name, value in measure().items():
                     seen.setdefault(name, []).append(value)
@@ -410,7 +415,7 @@ def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Val
     return found, list(reasons)
 
 
-# Telling
+# Report
 
 
 class Spread(NamedTuple):
@@ -423,7 +428,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values))
 
 
-def table_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
+def build_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for row in ROWS:
         told: dict[str, Any] = {
@@ -447,11 +452,11 @@ def table_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str,
             told["peer"] = spread(peer)._asdict()
             ratios = [b / a if row.more else a / b for a, b in zip(ours, peer, strict=True)]
         told["ratio"] = spread(ratios)._asdict()
-        told["reached"] = row.reached(told["ratio"]["median"])
+        told["reached"] = row.rate(told["ratio"]["median"])
     return rows
 
 
-def beside_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
+def build_peer_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for work, unit, who in BESIDE:
         figures = {
@@ -463,7 +468,7 @@ def beside_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str
     return rows
 
 
-def shown(value: float, unit: str) -> str:
+def format_value(value: float, unit: str) -> str:
     if unit == "MB":
         return f"{value:.0f} MB"
     if unit == "x":
@@ -472,46 +477,48 @@ def shown(value: float, unit: str) -> str:
     return f"{value * factor:.3g} {name}" if value * factor < 100 else f"{value * factor:,.0f} {name}"
 
 
-def times(value: float) -> str:
+def format_ratio(value: float) -> str:
     return f"{value:,.0f}x" if value >= 20 else f"{value:.3g}x"
 
 
 def report(result: dict[str, Any]) -> str:
-    """The result as two tables in Markdown."""
+    """Return the result as two tables in Markdown."""
     lines = [
         "| work | ours | against | ratio (least to greatest) | at least | aim | reached |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in result["rows"]:
-        goal = [goal_text(row, row[name]) for name in ("at_least", "aim")]
+        goal = [format_goal(row, row[name]) for name in ("at_least", "aim")]
         if row["reached"] is None:
             lines.append(f"| {row['work']} | - | - | not measured | {goal[0]} | {goal[1]} | - |")
             continue
         ratio = row["ratio"]
         least, usual, most = (
-            times(ratio[key]) if row["unit"] == "s" else shown(ratio[key], row["unit"])
+            format_ratio(ratio[key]) if row["unit"] == "s" else format_value(ratio[key], row["unit"])
             for key in ("least", "median", "most")
         )
         between = f"{usual} ({least} to {most})"
-        peer = shown(row["peer"]["median"], "s") if "peer" in row else "-"
-        ours = shown(row["ours"]["median"], row["unit"])
+        peer = format_value(row["peer"]["median"], "s") if "peer" in row else "-"
+        ours = format_value(row["ours"]["median"], row["unit"])
         lines.append(f"| {row['work']} | {ours} | {peer} | {between} | {goal[0]} | {goal[1]} | {row['reached']} |")
     lines += ["", "| the same work elsewhere | |", "|---|---|"]
     for row in result["beside"]:
-        figures = ", ".join(f"{who} {shown(value['median'], row['unit'])}" for who, value in row["figures"].items())
+        figures = ", ".join(
+            f"{who} {format_value(value['median'], row['unit'])}" for who, value in row["figures"].items()
+        )
         lines.append(f"| {row['work']} | {figures or 'not measured'} |")
     if result["scale"] != "full":
-        lines += ["", "The goals are for the whole corpus; this was a smaller one."]
+        lines += ["", "The goals are for the full corpus; this was a smaller one."]
     lines += ["", *(f"Not measured: {reason.rstrip('.')}." for reason in result["skipped"])]
     return "\n".join(lines).rstrip()
 
 
-def goal_text(row: dict[str, Any], goal: float) -> str:
+def format_goal(row: dict[str, Any], goal: float) -> str:
     number = f"{goal:g} MB" if row["unit"] == "MB" else f"{goal:,g}x" if goal < 1000 else f"{goal:,.0f}x"
     return number if row["ratio_of"] == "peer / ours" else f"at most {number}"
 
 
-def names_of(corpus: Corpus) -> dict[str, str]:
+def name_files(corpus: Corpus) -> dict[str, str]:
     def name(file: Path, count: int) -> str:
         size = file.stat().st_size / 1e6
         return f"{count:,} entries ({size / 1000:.1f} GB)" if size >= 1000 else f"{count:,} entries ({size:,.0f} MB)"
@@ -523,12 +530,12 @@ def names_of(corpus: Corpus) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="Measure sessiontree beside its peers.")
+    parser = argparse.ArgumentParser(description="Compare the speed of sessiontree and its peers.")
     parser.add_argument("--quick", dest="scale", action="store_const", const="quick", default="full")
-    parser.add_argument("--tiny", dest="scale", action="store_const", const="tiny", help="only to see that it runs")
+    parser.add_argument("--tiny", dest="scale", action="store_const", const="tiny", help="a test that it runs")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--no-peers", dest="peers", action="store_false")
-    parser.add_argument("--data", type=Path, default=HERE / "data", help="where the corpus is kept")
+    parser.add_argument("--data", type=Path, default=HERE / "data", help="folder of the corpus")
     parser.add_argument("--out", type=Path, help="the JSON file to write; by default bench/results/<date>.json")
     given = parser.parse_args(arguments)
 
@@ -538,9 +545,9 @@ def main(arguments: Sequence[str]) -> int:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     suffix = "" if given.scale == "full" else f"-{given.scale}"
     out = given.out or HERE / "results" / f"{today}{suffix}.json"
-    # As an installer would: otherwise the commands compile what was edited since, every time.
+    # As an installer does: otherwise each command compiles edited modules again.
     compileall.compile_dir(HERE.parent / "src", quiet=1)
-    corpus = made(given.data, given.scale, say)
+    corpus = prepare_corpus(given.data, given.scale, say)
     scratch = given.data / "scratch"
     scratch.mkdir(exist_ok=True)
     bench = Bench(corpus, scratch, given.peers)
@@ -548,7 +555,7 @@ def main(arguments: Sequence[str]) -> int:
     rounds = given.rounds or ROUNDS[given.scale]
     found, skipped = run(bench, rounds, say)
     loads.append(os.getloadavg()[0])
-    names = names_of(corpus)
+    names = name_files(corpus)
     result: dict[str, Any] = {
         "date": today,
         "scale": given.scale,
@@ -556,8 +563,8 @@ def main(arguments: Sequence[str]) -> int:
         "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
         "load": [round(load, 1) for load in loads],
         "versions": bench.versions,
-        "rows": table_rows(found, names),
-        "beside": beside_rows(found, names),
+        "rows": build_rows(found, names),
+        "beside": build_peer_rows(found, names),
         "skipped": skipped,
         "values": found,
     }

@@ -1,4 +1,4 @@
-"""One measurement of swarms, in a process of its own: `python swarms.py TASK '{"scratch": ...}'`, as `ours.py`."""
+"""One measurement of swarms, in a separate process: `python swarms.py TASK '{"scratch": ...}'`, as `ours.py`."""
 
 from __future__ import annotations
 

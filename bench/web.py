@@ -1,4 +1,4 @@
-"""One measurement of the server, in a process of its own: `python web.py '{"file": ...}'`, with a count and a folder.
+"""One measurement of the server, in a separate process: `python web.py '{"file": ...}'`, with a count and a folder.
 
 Read routes of the server, each asked over one connection that stays open, by turns with a bare FastAPI application
 whose route answers a constant of the same size. Both run under the same uvicorn. The session is the first hundred
@@ -59,8 +59,8 @@ def reads(file: str, count: int, scratch: str) -> dict[str, Any]:
                 mine: list[float] = []
                 theirs: list[float] = []
                 for _ in range(count):
-                    mine.append(client.timed())
-                    theirs.append(bare_client.timed())
+                    mine.append(client.time_requests())
+                    theirs.append(bare_client.time_requests())
                 ours.append(statistics.median(mine))
                 others.append(statistics.median(theirs))
         return {
@@ -113,7 +113,7 @@ class Client:
             size += len(parts[-1])
         return b"".join(parts)
 
-    def timed(self) -> float:
+    def time_requests(self) -> float:
         start = perf_counter()
         self.ask()
         return perf_counter() - start

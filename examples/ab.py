@@ -1,6 +1,6 @@
-"""Let two agents answer the same question on branches of their own, and compare what it took.
+"""Let two agents answer the same question on separate branches, and compare their costs.
 
-Run it with `python examples/ab.py`. The session is in memory; `st.create` would keep it in a file.
+Run it with `python examples/ab.py`. The session is in memory; `st.create` would store it in a file.
 """
 
 import sessiontree as st
@@ -8,7 +8,7 @@ import sessiontree as st
 session = st.memory("A/B")
 session.append(st.user("Make the lookup faster."))
 
-# Agents do not move the person who watches: their branches are not made current.
+# The branches of the agents do not become current, so a user of the session stays on main.
 agents = {name: session.create_branch(name, current=False) for name in ("careful", "quick")}
 
 agents["careful"].extend(
@@ -33,5 +33,5 @@ careful, quick = result.branches
 assert (careful.cost, quick.cost) == (0.06, 0.015)
 assert careful.files == ("lookup.py",)
 
-# Nothing was recorded on main, so there is nothing to win against.
+# Nothing was recorded on main, so there is no winner.
 assert st.compare(session, ["main", "quick"]).winner is None

@@ -1,7 +1,7 @@
-"""An agent with a tool of its own: it is steered, goes back, and answers again on another branch.
+"""An agent with a custom tool answers a question, goes back, and answers again on another branch.
 
-Run it with `python examples/agent.py`; its model answers from a script, so that it needs no key and no network.
-For a real one, put `sessiontree.model.selection.find_model("openai:gpt-5.5")` in place of the script.
+Run it with `python examples/agent.py`; its model answers from a script and needs no key and no network.
+For a real model, use `sessiontree.model.selection.find_model("openai:gpt-5.5")` instead.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ STOCK = {"apple": 3, "pear": 0}
 
 @st.tool(concurrent=True)
 def stock(fruit: str) -> str:
-    """How many there are of a fruit."""
+    """Return the number of pieces of a fruit in stock."""
     if fruit not in STOCK:
-        raise st.ToolError(f"there is no {fruit!r}; there are {', '.join(STOCK)}")
+        raise st.ToolError(f"fruit {fruit!r} not found; fruits: {', '.join(STOCK)}")
     return str(STOCK[fruit])
 
 
@@ -43,16 +43,16 @@ async def main() -> None:
     agent = st.Agent(session.head, model, tools=[stock], system="Answer in one sentence.")
     agent.hooks.listen(show)
 
-    first = await agent.prompt("What is in stock?")
+    first = await agent.run("What is in stock?")
     assert first.text == "There are 3 apples and no plums."
 
-    # Another way to ask, beside the first: the question is chosen, and asked anew.
+    # Select the question and ask it in another way, next to the first answer.
     question = next(entry for entry in session.head.path() if entry.type == "message")
-    plan = session.navigate(question)
+    plan = session.navigate_sync(question)
     assert plan.editor_text == "What is in stock?"
-    second = await agent.prompt(f"{plan.editor_text} Politely.")
+    second = await agent.run(f"{plan.editor_text} Politely.")
     assert second.text == "Three apples, sir."
-    assert len(model.requests[-1].messages) == 1  # nothing of the other branch
+    assert len(model.requests[-1].messages) == 1  # the other branch is not sent
 
     session.undo()
     assert session.head.path()[-1].id == first.message.id

@@ -1,4 +1,4 @@
-"""Try two approaches from one place, and find both again after reopening.
+"""Try two approaches from one place, and read both after reopening the file.
 
 Run it with `python examples/branching.py`; it works in a temporary folder.
 """
@@ -10,7 +10,7 @@ import sessiontree as st
 
 
 def check(session: st.Session) -> None:
-    """What must be true after the work, and again after reopening the file."""
+    """Check the session, both before and after reopening the file."""
     main, a, b = (session.branch(name) for name in ("main", "approach-a", "approach-b"))
     assert main.path()[-1].body.message["content"][0]["text"] == "I have several approaches..."
     assert a.path()[:-2] == b.path()[:-2] == main.path()  # siblings: each has its branch point and its answer

@@ -1,4 +1,4 @@
-"""Ask what the model would see from a place, before going there.
+"""Show the context of a place before you navigate to it.
 
 Run it with `python examples/explain.py`.
 """

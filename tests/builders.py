@@ -1,4 +1,4 @@
-"""Small things to build sessions from, so that a test shows its shape and not its JSON."""
+"""Build sessions in few words: a test shows their shape instead of JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TIME_MS = 1_767_225_600_000
 def entry(
     id: str, parent: str | None = None, body: Body | dict[str, Any] | None = None, *, line: int = 0, **keys: Any
 ) -> Entry:
-    """An entry as a peer writes it; `keys` are further keys of the line, such as `branch`."""
+    """Return an entry as a peer writes it; `keys` are further keys of the line, such as `branch`."""
     said = user(id) if body is None else body
     fields = said if isinstance(said, dict) else {"type": get_type(said), **encode_body(said)}
     return read_entry(write_object({"id": id, "parentId": parent, "timestamp": TIME, **fields, **keys}), line)
 
 
 def grow(shape: str, **bodies: Body | dict[str, Any]) -> Tree:
-    """`"a>b>c b>d"`: a chain a-b-c and a second child d of b; each is a user's message unless a body is given."""
+    """Build a tree from `"a>b>c b>d"`: a chain a-b-c and a second child d of b. The default is user messages."""
     tree = Tree()
     for chain in shape.split():
         parent = None
@@ -42,7 +42,7 @@ def grow(shape: str, **bodies: Body | dict[str, Any]) -> Tree:
 
 
 def hang(*pairs: str) -> Tree:
-    """`"b<a"`: an entry b that names a as its parent, in this order, however wrong; `"a"` alone names none."""
+    """Build a tree from pairs such as `"b<a"`, an entry b with the parent a, in any order; `"a"` has no parent."""
     tree = Tree()
     for line, pair in enumerate(pairs, start=2):
         id, _, parent = pair.partition("<")
@@ -50,8 +50,8 @@ def hang(*pairs: str) -> Tree:
     return tree
 
 
-def nested(depth: int) -> list[Any]:
-    """A list in a list in a list, so many of them."""
+def nest_lists(depth: int) -> list[Any]:
+    """Return a list nested `depth` levels deep."""
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
@@ -59,8 +59,8 @@ def nested(depth: int) -> list[Any]:
 
 
 @contextmanager
-def stack(frames: int) -> Generator[None]:
-    """Only so many more calls within one another."""
+def limit_stack(frames: int) -> Generator[None]:
+    """Limit the depth of the call stack to `frames` more."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack(0)) + frames)
     try:
@@ -69,8 +69,8 @@ def stack(frames: int) -> Generator[None]:
         sys.setrecursionlimit(before)
 
 
-def work(act: Callable[[], object]) -> int:
-    """How many calls Python makes to do something, generators that go on included."""
+def count_calls(act: Callable[[], object]) -> int:
+    """Count the calls that Python makes during `act`, including resumed generators."""
     made = 0
 
     def count(*_: object) -> None:
@@ -85,8 +85,8 @@ def work(act: Callable[[], object]) -> int:
     return made
 
 
-def interrupted(act: Callable[[], object], call: int) -> None:
-    """Do something, with Ctrl-C right behind so many calls that Python makes for it."""
+def interrupt_after(act: Callable[[], object], call: int) -> None:
+    """Run `act` and interrupt it with Ctrl+C after `call` calls."""
     made = 0
 
     def count(*_: object) -> None:
@@ -107,15 +107,15 @@ def ids(entries: Any) -> str:
     return "".join(entry.id for entry in entries)
 
 
-def replayed(*entries: Entry) -> Heads:
-    """The heads after these lines."""
+def replay(*entries: Entry) -> Heads:
+    """Return the heads after these lines."""
     heads = Heads()
     heads.replay(entries, Tree(entries))
     return heads
 
 
 def say(role: str, content: Any = None, **fields: Any) -> Message:
-    """A message of any role, as odd as you like."""
+    """Return a message of any role, valid or not."""
     return Message({"role": role, **({} if content is None else {"content": content}), **fields})
 
 
@@ -123,8 +123,8 @@ def header(**fields: Any) -> dict[str, Any]:
     return {"type": "session", "version": 3, "id": "s", "timestamp": TIME, "cwd": "/project", **fields}
 
 
-def file_of(*lines: bytes | str | dict[str, Any], spaced: bool = True) -> bytes:
-    """The bytes of a file with these lines; without blanks they are spelled as pi and we write them."""
+def build_file(*lines: bytes | str | dict[str, Any], spaced: bool = True) -> bytes:
+    """Return a file with these lines. Without spaces it is spelled as pi and we write it."""
     separators = (", ", ": ") if spaced else (",", ":")
     raw = [json.dumps(line, separators=separators) if isinstance(line, dict) else line for line in lines]
     return b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in raw)

@@ -44,16 +44,16 @@ LONGEST = 300
 
 
 @pytest.fixture(autouse=True)
-def ends(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that hangs, so that the others still run."""
+def fail_if_hanging(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that hangs, and let the others run."""
 
-    def too_long(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError(f"{request.node.nodeid} did not end within {LONGEST} s")
 
     if os.environ.get("SESSIONTREE_TORTURE"):
         yield
         return
-    before = signal.signal(signal.SIGALRM, too_long)
+    before = signal.signal(signal.SIGALRM, raise_timeout)
     signal.alarm(LONGEST)
     yield
     signal.alarm(0)
@@ -62,7 +62,7 @@ def ends(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A PostgreSQL server, shared by the tests of this process that ask for one."""
+    """A PostgreSQL server, shared by the tests of this process."""
     from tests.postgres import Server
 
     running = Server()
@@ -72,11 +72,11 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def shared_database(server: Server) -> str:
-    """The address of a database for tests that make sessions of their own and list none."""
+    """The address of a database for tests that create sessions and do not list them."""
     return server.new_database()
 
 
 @pytest.fixture
 def database(server: Server) -> str:
     """The address of a database that has no sessions."""
-    return server.emptied_database()
+    return server.get_empty_database()

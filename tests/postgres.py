@@ -1,6 +1,6 @@
-"""A PostgreSQL server for tests: Debian's, on loopback, with a data directory that is thrown away.
+"""A PostgreSQL server for tests: Debian's, on loopback, with a temporary data directory.
 
-Where it is missing it is installed through apt. `initdb` does not run as root, so root runs it as the user `postgres`.
+If it is missing, it is installed with apt. `initdb` does not run as root, so root runs it as the user `postgres`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def programs() -> str:
-    """The folder with `initdb` and `postgres`. They are installed where they are missing; without apt, it skips."""
-    found = _programs()
+def find_programs() -> str:
+    """Return the folder with `initdb` and `postgres`. Install them if they are missing; without apt, skip the test."""
+    found = _search_programs()
     if found is None and shutil.which("apt-get") is not None:
         subprocess.run(
             ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "postgresql"],
             capture_output=True,
             timeout=300,
         )
-        found = _programs()
+        found = _search_programs()
     if found is None:
         if os.environ.get("CI") or shutil.which("apt-get") is not None:
-            pytest.fail("there is no PostgreSQL here, and apt could not install it: `apt-get install postgresql` does")
-        pytest.skip("there is no PostgreSQL here, and no apt to install it")
+            pytest.fail("PostgreSQL is missing and apt could not install it; run `apt-get install postgresql`")
+        pytest.skip("PostgreSQL is missing, and apt as well")
     return found
 
 
-def _programs() -> str | None:
+def _search_programs() -> str | None:
     folders = sorted(glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(Path(path).parts[-2]))
     on_path = shutil.which("initdb")
     folders = ([os.path.dirname(os.path.realpath(on_path))] if on_path else []) + folders
@@ -51,10 +51,10 @@ def _programs() -> str | None:
 
 
 class Server:
-    """A server with a data directory of its own."""
+    """A server with its own data directory."""
 
     def __init__(self, *, fsync: bool = False) -> None:
-        self._bin = programs()
+        self._bin = find_programs()
         self._settings = (*SETTINGS, *(() if fsync else ("fsync=off", "full_page_writes=off")))
         self.folder = tempfile.mkdtemp(prefix="sessiontree-pg-")
         self._as: list[str] = []
@@ -101,7 +101,7 @@ class Server:
         return int(Path(f"{self.data}/postmaster.pid").read_text().splitlines()[0])
 
     def kill(self) -> None:
-        """As if the machine had lost the process: the postmaster dies at once, and its children with it."""
+        """Kill the postmaster and its children, as in a crash of the machine."""
         postmaster = self.postmaster
         children = _children(postmaster)
         os.kill(postmaster, signal.SIGKILL)
@@ -124,7 +124,7 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def program(self, name: str, *arguments: str, input: str | None = None) -> str:
-        """What one of PostgreSQL's programs prints."""
+        """Return the output of one of PostgreSQL's programs."""
         command = [f"{self._bin}/{name}", *arguments]
         return subprocess.run(command, input=input, capture_output=True, text=True, check=True, timeout=120).stdout
 
@@ -132,8 +132,8 @@ class Server:
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@127.0.0.1:{port or self.port}/{database}"
 
-    def emptied_database(self) -> str:
-        """The address of a database with all tables and nothing in them: the same one each time."""
+    def get_empty_database(self) -> str:
+        """Empty a database with all tables, the same one each time, and return its address."""
         import psycopg
 
         from sessiontree.library.postgres_repository import PostgresRepository
@@ -147,7 +147,7 @@ class Server:
         return self._emptied
 
     def new_database(self, *, owner: str = "postgres") -> str:
-        """The address of a new, empty database, for its owner."""
+        """Create an empty database and return its address."""
         import psycopg
 
         self._number += 1
@@ -158,7 +158,7 @@ class Server:
 
 
 def lose_a_line(session: str) -> None:
-    """Take the last line of a session away behind its back: it cannot be read any more."""
+    """Delete the last line of a session from the tables. The session is then unreadable."""
     import psycopg
 
     url, _, id = session.partition("#")
@@ -171,10 +171,11 @@ def lose_a_line(session: str) -> None:
 
 
 class Proxy:
-    """Passes bytes between clients and a server on loopback, until it is told to cut.
+    """Passes bytes between clients and a server on loopback, and cuts connections on request.
 
-    What holds `mark` is cut before it reaches the server, or after the server has answered and before the client hears
-    of it; or it is late: the client is cut, and the server gets it when it has answered the next such request.
+    A request that contains `mark` is cut before it reaches the server, or after the server has responded but before the
+    client gets the response. Or it is late: the client is cut, and the server gets the request after its response to
+    the next one.
     """
 
     def __init__(self, port: int) -> None:
@@ -182,7 +183,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.cuts: list[str] = []
-        """`before`, `after` or `late` for each of the next requests that hold the mark."""
+        """`before`, `after` or `late` for each of the next requests that contain the mark."""
         self._late: list[tuple[socket.socket, bytes]] = []
         self.mark = b"cut me here"
         self.is_down = False
@@ -230,7 +231,7 @@ class Proxy:
             return
 
     def _deliver(self) -> None:
-        """Send on what is late, and see what becomes of it."""
+        """Deliver the late requests and wait for their responses."""
         while self._late:
             server, data = self._late.pop(0)
             with server:
@@ -238,7 +239,7 @@ class Proxy:
                 server.recv(1 << 16)
 
     def cut_all(self) -> None:
-        """Reset every connection that is open."""
+        """Reset every open connection."""
         for side in self._open:
             with suppress(OSError):
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -1,4 +1,4 @@
-"""Sessions of hostile shapes as lines, each of `count` steps: what is small in a file must not be large in memory."""
+"""Sessions of hostile shapes, each of `count` steps. A small file must not need much memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def chain(count: int) -> Iterator[bytes]:
 
 
 def comb(count: int) -> Iterator[bytes]:
-    """A path of which every step has a side answer."""
+    """A path with a side answer at every step."""
     for n in range(count):
         above = f"m{n - 1}" if n else None
         yield _line(2 * n, f"s{n}", above, message=_assistant(f"side answer {n}"))
@@ -53,14 +53,14 @@ def wide(count: int) -> Iterator[bytes]:
 
 
 def labels(count: int) -> Iterator[bytes]:
-    """A path of which every step is labelled right after it was written, as programs do it."""
+    """A path whose steps are each labeled right after they are written, as programs do."""
     for n in range(count):
         yield _line(2 * n, f"m{n}", f"m{n - 1}" if n else None, message=_user(f"question {n}"))
         yield _line(2 * n + 1, f"l{n}", f"m{n}", "label", targetId=f"m{n}", label=f"label {n}")
 
 
 def labels_in_a_row(count: int) -> Iterator[bytes]:
-    """One message, and labels that hang one from the other."""
+    """One message, and a chain of labels below it."""
     yield _line(0, "l-1", None, message=_user("question"))
     for n in range(count):
         yield _line(n + 1, f"l{n}", f"l{n - 1}", "label", targetId=f"l{n - 1}", label=f"label {n}")
@@ -99,7 +99,7 @@ def branches(count: int) -> Iterator[bytes]:
 
 
 def nested_branches(count: int) -> Iterator[bytes]:
-    """Named branches, each from the end of the one before, each with a model of its own."""
+    """Named branches, each from the end of the one before, and each with its own model."""
     above = None
     for n in range(count):
         yield _line(2 * n, f"b{n}", above, "branch_point", branchName=f"try-{n}", description="", branch=f"try-{n}")
@@ -109,7 +109,7 @@ def nested_branches(count: int) -> Iterator[bytes]:
 
 
 def compactions(count: int) -> Iterator[bytes]:
-    """A path of which every second entry compacts what is above it, and keeps the message before."""
+    """A path where every second entry is a compaction that keeps only the message before it."""
     for n in range(count):
         yield _line(2 * n, f"m{n}", f"k{n - 1}" if n else None, message=_user(f"question {n}"))
         kept = {"summary": f"summary {n}", "firstKeptEntryId": f"m{n}", "tokensBefore": 100}
@@ -117,7 +117,7 @@ def compactions(count: int) -> Iterator[bytes]:
 
 
 def far_compactions(count: int) -> Iterator[bytes]:
-    """Compactions that all keep everything from the first message on."""
+    """Compactions that each keep all messages."""
     yield _line(0, "k-1", None, message=_user("question"))
     for n in range(count):
         kept = {"summary": f"summary {n}", "firstKeptEntryId": "k-1", "tokensBefore": 100}
@@ -125,14 +125,14 @@ def far_compactions(count: int) -> Iterator[bytes]:
 
 
 def renames(count: int) -> Iterator[bytes]:
-    """A session that is named again and again."""
+    """A session that is renamed many times."""
     yield _line(0, "n-1", None, message=_user("question"))
     for n in range(count):
         yield _line(n + 1, f"n{n}", f"n{n - 1}", "session_info", name=f"name {n}")
 
 
 def models(count: int) -> Iterator[bytes]:
-    """A path on which every answer is another model's."""
+    """A path on which every answer is from another model."""
     for n in range(count):
         above = f"a{n - 1}" if n else None
         yield _line(2 * n, f"c{n}", above, "model_change", provider="p", modelId=f"model-{n}")
@@ -140,7 +140,7 @@ def models(count: int) -> Iterator[bytes]:
 
 
 def roots(count: int) -> Iterator[bytes]:
-    """Entries that hang from nothing."""
+    """Entries without a parent."""
     for n in range(count):
         yield _line(n, f"m{n}", None, message=_user(f"question {n}"))
 
@@ -168,25 +168,25 @@ SHAPES: dict[str, Callable[[int], Iterator[bytes]]] = {
 }  # fmt: skip
 
 
-def lines_of(shape: str, count: int) -> list[bytes]:
-    """A session of a shape, header included."""
+def build_lines(shape: str, count: int) -> list[bytes]:
+    """Return the lines of a session, with its header."""
     return [json.dumps(HEADER).encode(), *SHAPES[shape](count)]
 
 
-def content_of(shape: str, count: int) -> bytes:
-    """The file of a session of a shape."""
-    return b"".join(line + b"\n" for line in lines_of(shape, count))
+def build_content(shape: str, count: int) -> bytes:
+    """Return the file of a session."""
+    return b"".join(line + b"\n" for line in build_lines(shape, count))
 
 
-def tree_of(shape: str, count: int) -> Tree:
-    """The tree of a session of a shape."""
+def build_tree(shape: str, count: int) -> Tree:
+    """Return the tree of a session."""
     tree = Tree()
-    tree.extend(SessionReader().feed(content_of(shape, count)))
+    tree.extend(SessionReader().feed(build_content(shape, count)))
     return tree
 
 
-def peak_of(work: Callable[[], object]) -> int:
-    """The most bytes that Python held while `work` was done, over what it held before."""
+def measure_peak(work: Callable[[], object]) -> int:
+    """Return the peak of the memory that `work` allocates, in bytes."""
     gc.collect()
     tracemalloc.start()
     try:

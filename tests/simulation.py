@@ -1,8 +1,8 @@
-"""Random histories of a session, and an independent model of what must come out.
+"""Random histories of a session, and an independent model of the expected state.
 
-The model never looks at a line: it is told what each actor does, and knows by the rules of
-`docs/branch.md` where every head is. Actors are several writers with a session object each, late
-results, and a peer that knows nothing of branches: it starts at the last line and appends.
+The model never reads a line: it gets the actions of each actor, and derives every head from the rules of
+`docs/branch.md`. Actors are several writers with a session object each, late
+results, and a peer without branches, which starts at the last line and appends.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ class Simulation:
         self._clock = itertools.count(1_700_000_000_000)
         clock: dict[str, Callable[[], int]] = {"now": lambda: next(self._clock)}
         first = Session.create(self.open_store(), id="s", new_id=lambda: next(self._ids), **clock)
-        others = [self.reopened() for _ in range(writers - 1)]
+        others = [self.reopen() for _ in range(writers - 1)]
         self.writers = [first, *others]
         self.model = Model()
         self.known = [self.model.state() for _ in self.writers]
-        """What each writer last saw of the heads."""
+        """The heads that each writer last saw."""
         self.peers = peers
         self.names = (f"b{number}" for number in itertools.count(1))
 
-    def reopened(self) -> Session:
+    def reopen(self) -> Session:
         return Session(self.open_store(), new_id=lambda: next(self._ids), now=lambda: next(self._clock))
 
-    # What can happen. Each takes two numbers to choose by.
+    # Actions. Each takes two random numbers.
 
     def step(self, action: int, a: int, b: int) -> None:
         actions = [
@@ -77,11 +77,11 @@ class Simulation:
         index = a % len(self.writers)
         return index, self.writers[index]
 
-    def _saw(self, index: int) -> None:
+    def _update_known(self, index: int) -> None:
         self.known[index] = self.model.state()
 
-    def _stale(self, index: int, *branches: str) -> bool:
-        """Whether one of `branches` was moved behind the writer's back."""
+    def _is_stale(self, index: int, *branches: str) -> bool:
+        """Return whether another writer moved one of `branches`."""
         heads = self.known[index][0]
         return any(heads.get(name, "?") != self.model.heads.get(name, "?") for name in branches)
 
@@ -95,17 +95,17 @@ class Simulation:
     def append(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
         branch = self._branch(index, b)
-        refused = self._stale(index, branch)
+        refused = self._is_stale(index, branch)
         try:
             entry = writer.append(st.user(f"{a} {b}"), branch=branch)
         except (BranchMoved, st.NotFound):
             assert refused
-            self._saw(index)
+            self._update_known(index)
             return
         assert not refused
         self.model.put(branch, entry.id, from_head=True)
         self.model.line_branch = branch
-        self._saw(index)
+        self._update_known(index)
 
     def append_elsewhere(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
@@ -114,18 +114,18 @@ class Simulation:
         if not places:
             return
         place = places[b % len(places)]
-        refused = self._stale(index, branch)
+        refused = self._is_stale(index, branch)
         try:
             entry = writer.append(st.user("elsewhere"), parent=place, branch=branch)
         except (BranchMoved, st.NotFound):
             assert refused
-            self._saw(index)
+            self._update_known(index)
             return
         assert not refused
-        goes_on = writer.tree.skip_annotations(place) == self.model.heads[branch]
-        self.model.put(branch, entry.id, from_head=goes_on)
+        continues = writer.tree.skip_annotations(place) == self.model.heads[branch]
+        self.model.put(branch, entry.id, from_head=continues)
         self.model.line_branch = branch
-        self._saw(index)
+        self._update_known(index)
 
     def late_result(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
@@ -133,7 +133,7 @@ class Simulation:
         if places:
             writer.append(st.tool_result("c", "bash", "late"), parent=places[b % len(places)], branch=None)
             self.model.line_branch = None
-            self._saw(index)
+            self._update_known(index)
 
     def annotate(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
@@ -150,7 +150,7 @@ class Simulation:
         else:
             assert not gone
             self.model.line_branch = branch
-        self._saw(index)
+        self._update_known(index)
 
     def make_branch(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
@@ -162,43 +162,43 @@ class Simulation:
         if current:
             self.model.make_current(name)
         self.model.line_branch = name
-        self._saw(index)
+        self._update_known(index)
 
     def switch(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
         writer.refresh()
-        self._saw(index)
+        self._update_known(index)
         branch = self._branch(index, b)
         writer.switch(branch)
         if branch != self.model.current:
             self.model.make_current(branch)
             self.model.archived.discard(branch)
             self.model.line_branch = branch
-        self._saw(index)
+        self._update_known(index)
 
     def navigate(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
         places = [None, *self._entries(index)]
         place = places[b % len(places)]
-        refused = self._stale(index, self.known[index][1]) or self.known[index][1] != self.model.current
+        refused = self._is_stale(index, self.known[index][1]) or self.known[index][1] != self.model.current
         try:
-            plan = writer.navigate(place)
+            plan = writer.navigate_sync(place)
         except (BranchMoved, Conflict, st.NotFound):
             assert refused
-            self._saw(index)
+            self._update_known(index)
             return
         if not plan.is_move:
             return
         assert not refused
         self.model.put(self.model.current, plan.new_leaf, from_head=False)
-        self.model.archived.discard(self.model.current)  # a hidden branch that moves is shown again
+        self.model.archived.discard(self.model.current)  # a move restores an archived branch
         self.model.line_branch = self.model.current
-        self._saw(index)
+        self._update_known(index)
 
     def undo(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
         writer.refresh()
-        self._saw(index)
+        self._update_known(index)
         if not self.model.undoable:
             try:
                 writer.undo()
@@ -212,13 +212,13 @@ class Simulation:
         if not switched:
             self.model.heads[branch] = leaf
         self.model.line_branch = branch
-        self._saw(index)
+        self._update_known(index)
 
     def rename(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
         model, (known, _, _) = self.model, self.known[index]
         old, new = self._branch(index, b), next(self.names)
-        if b % 5 == 0:  # a name that there is, or was
+        if b % 5 == 0:  # a name that is or was in use
             new = sorted({*known, *model.heads})[a % len({*known, *model.heads})]
         refused = new in known or new in model.heads
         gone = old not in model.heads
@@ -232,7 +232,7 @@ class Simulation:
         model.undoable = [(new if name == old else name, leaf, switched) for name, leaf, switched in model.undoable]
         model.current = new if model.current == old else model.current
         model.line_branch = model.current
-        self._saw(index)
+        self._update_known(index)
 
     def archive(self, a: int, b: int) -> None:
         index, writer = self._writer(a)
@@ -247,21 +247,21 @@ class Simulation:
         assert not gone
         self.model.archived = self.model.archived | {branch} if archived else self.model.archived - {branch}
         self.model.line_branch = self.model.current
-        self._saw(index)
+        self._update_known(index)
 
     def _is_refused(self, index: int, act: Callable[[], object]) -> bool:
-        """Do something; a writer who is refused looks at how things are."""
+        """Return whether `act` is refused. The writer then refreshes."""
         try:
             act()
         except (InvalidOperation, st.NotFound):
             self.writers[index].refresh()
-            self._saw(index)
+            self._update_known(index)
             return True
         return False
 
     def peer(self, a: int, b: int) -> None:
-        """A program that knows no branches opens the file, perhaps goes elsewhere, and appends a line or more."""
-        tree = self.reopened().tree
+        """Act as a program without branches: open the file, perhaps move, and append one or more lines."""
+        tree = self.reopen().tree
         leaf = tree.entries[-1].id if tree.entries else None
         branch = self.model.current if self.model.line_branch is None else self.model.line_branch
         places = [entry.id for entry in tree]
@@ -278,7 +278,7 @@ class Simulation:
         store = self.open_store()
         store.append([json.dumps(line).encode()], after=store.read().cursor)
         store.close()
-        session = self.reopened()
+        session = self.reopen()
         above = session.tree.skip_annotations(leaf)
         self.model.make_current(branch)
         if label:
@@ -290,11 +290,11 @@ class Simulation:
         tree.add(session.tree[id])
         return id
 
-    # What must hold
+    # Checks
 
     def check(self) -> None:
         expected = self.model.state()
-        self._compare(self.reopened(), expected)
+        self._compare(self.reopen(), expected)
         for writer in self.writers:
             writer.refresh()
             self._compare(writer, expected)

@@ -1,9 +1,9 @@
 """Hypothesis: any well-formed session, and any damaged one.
 
-Every entry that can speak to a model says `mark(id)` and nothing else does, so a test can look
-for what an entry contributed without knowing how. A well-formed session has no fault; a damaged
-one may have orphans, cycles, self-parents, duplicate ids, lines that are no entries, and odd JSON
-wherever a value stands. A reflowed one has its newlines in other places, or has other blanks there.
+Every entry that a model can see contains `mark(id)`, and nothing else does. A test can therefore find the text of
+an entry wherever it is used. A well-formed session has no fault. A damaged one may have orphans, cycles, self-parents,
+duplicate ids, lines that are not entries, and odd JSON as any value. A reflowed one has newlines or spaces in other
+places.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sessiontree.core.entries import HEAD_RECORD, Entry
-from tests.builders import file_of, header, read
+from tests.builders import build_file, header, read
 
 Wire = dict[str, Any]
 
@@ -79,7 +79,7 @@ object_texts = st.builds(_object_text, _members(json_texts), _blanks).map(str.en
 """JSON objects as bytes, spelled in every way."""
 
 
-# What entries say. Each is built from a few numbers that hypothesis chooses.
+# The content of entries, built from a few numbers that hypothesis chooses
 
 STOPS = ("stop", "toolUse", "length", "error", "aborted")
 ROLES = ("user", "user", "system", "developer", "custom", "unheard-of")
@@ -181,7 +181,7 @@ def _well_formed(choices: list[Choice]) -> list[Wire]:
     return lines
 
 
-NO_ENTRIES = (b"", b"{", b"[]", b"nonsense", b'{"type":"message"}', b"\xff", b'{"type":1,"id":"x"}')
+NOT_ENTRIES = (b"", b"{", b"[]", b"nonsense", b'{"type":"message"}', b"\xff", b'{"type":1,"id":"x"}')
 
 
 def _damaged(choices: list[Choice], harm: list[tuple[int, int]], odd: list[Any]) -> list[Wire | bytes]:
@@ -201,7 +201,7 @@ def _damaged(choices: list[Choice], harm: list[tuple[int, int]], odd: list[Any])
                 key = _pick([*line["message"], "usage", "timestamp", "files"], number)
                 damaged.append({**line, "message": {**line["message"], key: _pick(odd, number)}})
             case 6:
-                damaged += [_pick(NO_ENTRIES, number), line]
+                damaged += [_pick(NOT_ENTRIES, number), line]
             case _:
                 damaged.append(line)
     return damaged
@@ -210,7 +210,7 @@ def _damaged(choices: list[Choice], harm: list[tuple[int, int]], odd: list[Any])
 def sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
     """Files without a fault."""
     lines = _histories(max_size).map(_well_formed)
-    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
+    return st.builds(lambda lines, spaced: build_file(header(), *lines, spaced=spaced), lines, st.booleans())
 
 
 def _damaged_lines(max_size: int) -> st.SearchStrategy[list[Wire | bytes]]:
@@ -219,14 +219,14 @@ def _damaged_lines(max_size: int) -> st.SearchStrategy[list[Wire | bytes]]:
 
 
 def damaged_sessions(max_size: int = 20) -> st.SearchStrategy[bytes]:
-    """Files with any damage behind the header."""
+    """Files with any damage after the header."""
     lines = _damaged_lines(max_size)
-    return st.builds(lambda lines, spaced: file_of(header(), *lines, spaced=spaced), lines, st.booleans())
+    return st.builds(lambda lines, spaced: build_file(header(), *lines, spaced=spaced), lines, st.booleans())
 
 
 @st.composite
 def reflowed_sessions(draw: st.DrawFn, max_size: int = 12) -> bytes:
-    """Files in which newlines are missing behind lines, and stand where JSON allows them."""
+    """Files that lack newlines after lines, and have some where JSON allows them."""
     first, *lines = draw(sessions(max_size)).splitlines(keepends=True)
     for at, line in enumerate(lines):
         match draw(st.integers(0, 9)):
@@ -245,7 +245,7 @@ PREAMBLES = ((), ("junk",), ("junk", "") * 20, ({"type": "title", "title": "t", 
 
 
 def _records(ids: list[str]) -> st.SearchStrategy[Any]:
-    """What head records may say, little or nothing of it what they should."""
+    """Return the data of head records, mostly invalid."""
     heads = st.dictionaries(st.sampled_from(BRANCHES), st.sampled_from([*ids, *ids, None, "gone"]), max_size=3)
     parts = {"current": st.sampled_from(["main", "side", "gone", 5]), "heads": heads, "archived": st.just(["side"])}
     return st.sampled_from([None, "odd"]) | st.fixed_dictionaries({}, optional=parts)
@@ -253,13 +253,13 @@ def _records(ids: list[str]) -> st.SearchStrategy[Any]:
 
 @st.composite
 def marred_sessions(draw: st.DrawFn, max_size: int = 12) -> bytes:
-    """Files with lines that begin like messages and are no JSON, odd head records, and headers anywhere."""
+    """Files with lines that start like messages but are not JSON, odd head records, and headers anywhere."""
     lines: list[Any] = draw(st.one_of(_histories(max_size).map(_well_formed), _damaged_lines(max_size)))
     ids = [f"{number:08x}" for number in range(len(lines))]
     for at in range(len(lines)):
         match draw(st.integers(0, 9)):
             case 0 | 1 | 2:
-                lines[at] = file_of(lines[at], spaced=False)[:-1].replace(b',"message":{', b',"message":{oops')
+                lines[at] = build_file(lines[at], spaced=False)[:-1].replace(b',"message":{', b',"message":{oops')
             case 3 | 4:
                 place = {"type": "custom", "id": ids[at], "parentId": ids[at - 1] if at else None}
                 keys: Wire = draw(st.sampled_from(BRANCH_KEYS))
@@ -268,7 +268,7 @@ def marred_sessions(draw: st.DrawFn, max_size: int = 12) -> bytes:
                 lines[at] = header()
             case _:
                 pass
-    return file_of(*draw(st.sampled_from(PREAMBLES)), header(), *lines, spaced=False)
+    return build_file(*draw(st.sampled_from(PREAMBLES)), header(), *lines, spaced=False)
 
 
 def entry_lists(max_size: int = 20) -> st.SearchStrategy[list[Entry]]:
@@ -286,6 +286,6 @@ def places(entries: list[Entry]) -> st.SearchStrategy[str | None]:
     return st.sampled_from([None, *dict.fromkeys(entry.id for entry in entries)])
 
 
-def said(messages: list[Wire]) -> str:
-    """Everything in `messages`, to look for marks in."""
+def dump_messages(messages: list[Wire]) -> str:
+    """Return `messages` as one text, to find marks in."""
     return json.dumps(messages)

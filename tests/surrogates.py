@@ -1,4 +1,4 @@
-"""Sessions in which one text is a lone surrogate, which JSON can spell and UTF-8 cannot hold; one for every text."""
+"""Sessions with one lone surrogate, which JSON can spell and UTF-8 cannot: one session for each of the texts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MESSAGES = (
 )
 
 
-def sound_lines() -> list[dict[str, Any]]:
-    """A session with an entry of every type, each with a text in every field that takes one."""
+def build_lines() -> list[dict[str, Any]]:
+    """Return a session with an entry of every type and a text in every field that can have one."""
     bodies: list[dict[str, Any]] = [{"type": "message", "message": message} for message in MESSAGES]
     for type, (_, fields) in WIRE.items():
         taken: dict[str, Any] = {}
@@ -50,43 +50,43 @@ def sound_lines() -> list[dict[str, Any]]:
     return lines
 
 
-def spots(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every text in a value, and to every key that is free to choose."""
+def find_texts(value: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path to every text in a value, and to every key that is not fixed."""
     if isinstance(value, str):
         yield way
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from spots(inner, (*way, key))
+            yield from find_texts(inner, (*way, key))
             if way[-1:] in (("heads",), ("arguments",)):
                 yield (*way, "rename", key)
     elif isinstance(value, list):
         for place, inner in enumerate(value):
-            yield from spots(inner, (*way, place))
+            yield from find_texts(inner, (*way, place))
 
 
-def replaced(value: Any, way: tuple[Any, ...]) -> Any:
+def replace_text(value: Any, way: tuple[Any, ...]) -> Any:
     if not way:
         return SURROGATE
     if way[0] == "rename" and len(way) == 2:
         return {SURROGATE if key == way[1] else key: inner for key, inner in value.items()}
     copy = list(value) if isinstance(value, list) else dict(value)
-    copy[way[0]] = replaced(copy[way[0]], way[1:])
+    copy[way[0]] = replace_text(copy[way[0]], way[1:])
     return copy
 
 
-def hostile_files(folder: Path, cwd: Path) -> list[Path]:
-    """A file for every text of a session, in which that text alone is a surrogate."""
+def write_hostile_files(folder: Path, cwd: Path) -> list[Path]:
+    """Write a file for every text of a session, in which only that text is a surrogate."""
     return [_write(folder, name, lines) for name, lines in _hostile_sessions(cwd)]
 
 
 def _hostile_sessions(cwd: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     header = {"type": "session", "version": 3, "id": "text", "timestamp": TIME, "cwd": str(cwd)}
-    lines = [{**header, "title": "text", "parentSession": "text"}, *sound_lines()]
+    lines = [{**header, "title": "text", "parentSession": "text"}, *build_lines()]
     renamed = {**HEADS, "current": SURROGATE, "heads": {SURROGATE: "00000004"}}
     yield "renamed", [{**lines[0], "id": "renamed"}, *lines[1:-1], {**lines[-1], "data": renamed}]
-    for number, way in enumerate(spots(lines)):
+    for number, way in enumerate(find_texts(lines)):
         name = f"hostile{number:03}"
-        changed = replaced(lines, way)
+        changed = replace_text(lines, way)
         if changed[0]["id"] == "text":
             changed[0] = {**changed[0], "id": name}
         yield name, changed

@@ -13,7 +13,7 @@ from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
-from tests.shapes import tree_of
+from tests.shapes import build_tree
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -85,7 +85,7 @@ def test_a_branch_without_recorded_cost_does_not_win_by_it(session: st.Session) 
     assert [stats.measured for stats in result.branches] == [("cost", "tokens"), ()]
 
 
-def test_a_branch_that_recorded_only_tokens_does_not_win_by_cost_nor_the_other_way(session: st.Session) -> None:
+def test_a_branch_with_only_tokens_does_not_win_by_cost_and_the_reverse(session: st.Session) -> None:
     branch(session, "a", st.assistant("x", usage={"input": 1500}))
     branch(session, "b", st.assistant("x", usage={"cost": 0.03}))
 
@@ -103,12 +103,19 @@ def test_the_time_of_a_branch_is_from_its_first_entry_to_its_last() -> None:
 
     result = st.compare(session, ["a", "b"], "time")
 
-    assert all(stats.time >= 1500 for stats in result.branches)
-    assert result.branches[1].time > result.branches[0].time
+    assert all(stats.seconds >= 1.5 for stats in result.branches)
+    assert result.branches[1].seconds > result.branches[0].seconds
+    change = next(item for item in result.differences if item.metric == "time")
+    assert change.diff == result.branches[1].seconds - result.branches[0].seconds
+    wire = comparison_to_wire(result)
+    assert [branch["durationMs"] for branch in wire["branches"]] == [
+        round(stats.seconds * 1000) for stats in result.branches
+    ]
+    assert [item["diff"] for item in wire["differences"] if item["metric"] == "time"] == [round(change.diff * 1000)]
     assert result.winner == "a"
 
 
-def test_branches_without_entries_of_their_own_have_no_winner(session: st.Session) -> None:
+def test_branches_without_separate_entries_have_no_winner(session: st.Session) -> None:
     branch(session, "a", said(0.05))
 
     result = st.compare(session, ["main", "a"], "entries")
@@ -169,7 +176,7 @@ def test_tools_files_errors_models_and_other_spending_count(session: st.Session)
     assert (stats.tokens, stats.cost) == (15, 0.03)
     assert stats.tools == ("edit", "read", "edit", "odd")
     assert stats.last_activity == session.tree[session.branch("a").leaf or ""].timestamp
-    assert stats.time >= 0
+    assert stats.seconds >= 0
 
 
 def test_side_calls_of_peers_count() -> None:
@@ -188,7 +195,7 @@ def test_side_calls_of_peers_count() -> None:
 
 
 @pytest.mark.parametrize(("branches", "metric"), [(["main"], "cost"), ([], "cost"), (["main", "a"], "beauty")])
-def test_a_comparison_that_makes_no_sense_is_refused(session: st.Session, branches, metric) -> None:
+def test_an_invalid_comparison_is_refused(session: st.Session, branches, metric) -> None:
     branch(session, "a", said(1))
 
     with pytest.raises(st.InvalidOperation):
@@ -235,7 +242,7 @@ def test_a_place_differs_from_its_ancestor_on_one_side_only(session: st.Session)
 
 
 @given(sessions() | damaged_sessions())
-def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: bytes) -> None:
+def test_totals_along_the_tree_equal_those_of_each_path(raw: bytes) -> None:
     tree = read_snapshot(raw.split(b"\n")).tree
     paths = PathStats(tree)
 
@@ -246,11 +253,11 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
 
 
 def test_only_the_first_models_and_files_of_a_path_are_listed() -> None:
-    tree = tree_of("models", MAX_NAMES + 5)
+    tree = build_tree("models", MAX_NAMES + 5)
     stats = PathStats(tree).compute("a", f"a{MAX_NAMES + 4}")
 
     assert stats.models == tuple(f"p/model-{number}" for number in range(MAX_NAMES))
-    assert PathStats(tree_of("calls", MAX_NAMES + 5)).compute("a", "a").files == tuple(
+    assert PathStats(build_tree("calls", MAX_NAMES + 5)).compute("a", "a").files == tuple(
         f"file-{number}.txt" for number in range(MAX_NAMES)
     )
 

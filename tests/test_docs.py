@@ -1,13 +1,14 @@
-"""The documentation is true: every example in it is run, and everything public is in it.
+"""Run every example of the documentation, and check that everything public is documented.
 
-Blocks of a page are run in order, in one empty folder with an empty home. A `python` block asserts, or is followed
-by a `text` block with what it prints. A `console` block shows commands and their output. Ids in shown output stand
-for the ids of the run: the same one each time. Times may differ, and `…` stands for anything.
+The blocks of a page run in order, in one empty folder with an empty home. A `python` block has an assertion, or is
+followed by a `text` block with its output. A `console` block shows commands and their output. Each id in shown output
+matches one id of the run. Times may differ, and `…` matches anything.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 import shlex
@@ -49,10 +50,10 @@ class Block(NamedTuple):
     line: int
     heading: str
     follows: bool
-    """Nothing but blank lines stands between this block and the one before."""
+    """Whether only blank lines separate this block from the one before."""
 
 
-def blocks(page: Path) -> list[Block]:
+def read_blocks(page: Path) -> list[Block]:
     found: list[Block] = []
     heading = ""
     fence: tuple[str, int] | None = None
@@ -74,8 +75,8 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
-def sections(page: Path, level: str) -> dict[str, str]:
-    """The text under each heading of a level, by heading."""
+def split_sections(page: Path, level: str) -> dict[str, str]:
+    """Return the text under each heading of a level, by heading."""
     parts = re.split(rf"^{level} (.+)$", page.read_text(), flags=re.MULTILINE)[1:]
     return {
         title: re.split(rf"^#{{1,{len(level)}}} ", text, maxsplit=1, flags=re.MULTILINE)[0]
@@ -89,22 +90,22 @@ FREE = re.compile(rf"({ID}|{TIME}|…)")
 
 
 class Ids:
-    """Which id of the run each shown id stands for."""
+    """The id of the run that each shown id matches."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
-    def put_in(self, command: str) -> str:
-        return re.sub(ID, lambda found: self._known(found[0]) or found[0], command)
+    def replace_ids(self, command: str) -> str:
+        return re.sub(ID, lambda found: self._find_known(found[0]) or found[0], command)
 
-    def _known(self, shown: str) -> str | None:
+    def _find_known(self, shown: str) -> str | None:
         if shown in self._real:
             return self._real[shown]
         longer = next((real for id, real in self._real.items() if id.startswith(shown)), None)
         return None if longer is None else longer[: len(shown)]
 
     def match(self, shown: str, real: str) -> bool:
-        """Whether `real` is what `shown` says; takes note of new ids."""
+        """Return whether `real` matches `shown`, and remember new ids."""
         groups: dict[str, str] = {}
         parts = [self._pattern(part, groups) for part in FREE.split(shown)]
         found = re.fullmatch("".join(parts), real, re.DOTALL)
@@ -119,7 +120,7 @@ class Ids:
             return r"\d+\.\d+s" if part.endswith("s") else re.sub(r"\d", r"\\d", part).replace(".", r"\.")
         if not re.fullmatch(ID, part):
             return re.escape(part)
-        known = self._known(part)
+        known = self._find_known(part)
         if known is not None:
             return re.escape(known)
         if part in groups:
@@ -129,7 +130,7 @@ class Ids:
         return f"(?P<{groups[part]}>{start}{re.sub('[0-9a-f]', '[0-9a-f]', part[len(start) :])})"
 
 
-def tidy(text: str) -> str:
+def strip_lines(text: str) -> str:
     return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
 
 
@@ -138,17 +139,17 @@ class Command(NamedTuple):
     shown: str
 
 
-def commands(block: Block) -> list[Command]:
+def parse_commands(block: Block) -> list[Command]:
     parts = re.split(r"^\$ ((?:.*\\\n)*.*)$", block.text, flags=re.MULTILINE)
-    assert not parts[0].strip(), f"line {block.line}: a console block begins with a command"
+    assert not parts[0].strip(), f"line {block.line}: a console block must start with a command"
     return [
-        Command(line.replace("\\\n", ""), tidy(shown.strip("\n")))
+        Command(line.replace("\\\n", ""), strip_lines(shown.strip("\n")))
         for line, shown in zip(parts[1::2], parts[2::2], strict=True)
     ]
 
 
-def carry_out(line: str) -> str:
-    """What a command prints: its output, then its errors, then its exit code where the line asks for it."""
+def run_line(line: str) -> str:
+    """Run a command. Return its output, its errors and, if the line ends with `echo $?`, its exit code."""
     said, pipe, rest = line.partition(" | ")
     words = shlex.split(rest if pipe else said, comments=True)
     asks = words[-2:] == ["echo", "$?"]
@@ -165,26 +166,26 @@ def carry_out(line: str) -> str:
             code = run(words[1:])
     finally:
         sys.stdin = stdin
-    return tidy(out.getvalue() + err.getvalue() + (f"{code}\n" if asks else ""))
+    return strip_lines(out.getvalue() + err.getvalue() + (f"{code}\n" if asks else ""))
 
 
-def play(page: Path, check: Callable[[Block, str, str, Ids], None]) -> None:
-    """Run every example of a page; `check` is told what is shown and what really came."""
+def run_examples(page: Path, check: Callable[[Block, str, str, Ids], None]) -> None:
+    """Run every example of a page. `check` gets the shown and the real output."""
     ids = Ids()
     names: dict[str, Any] = {"__name__": "__page__"}
-    found = blocks(page)
+    found = read_blocks(page)
     for block, after in zip(found, [*found[1:], None], strict=False):
         if block.language == "python":
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
                 exec(compile(block.text, f"{page.name}:{block.line}", "exec"), names)
             if after is not None and after.language == "text" and after.follows:
-                check(after, tidy(after.text), tidy(out.getvalue()), ids)
+                check(after, strip_lines(after.text), strip_lines(out.getvalue()), ids)
             else:
-                assert "assert" in block.text, f"{page.name}:{block.line} asserts nothing and shows no result"
+                assert "assert" in block.text, f"{page.name}:{block.line} has neither an assertion nor a shown result"
         elif block.language == "console":
-            for command in commands(block):
-                check(block, command.shown, carry_out(ids.put_in(command.line)), ids)
+            for command in parse_commands(block):
+                check(block, command.shown, run_line(ids.replace_ids(command.line)), ids)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -198,21 +199,21 @@ def test_every_example_does_what_the_page_shows(
         monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("database"))
 
     def check(block: Block, shown: str, real: str, ids: Ids) -> None:
-        assert ids.match(shown, real), f"{page.name}:{block.line} shows\n{shown}\nbut it is\n{real}"
+        assert ids.match(shown, real), f"{page.name}:{block.line} shows\n{shown}\nbut the output is\n{real}"
 
-    play(page, check)
+    run_examples(page, check)
 
 
-def test_shown_ids_stand_for_one_real_id_each() -> None:
+def test_a_shown_id_matches_one_real_id() -> None:
     ids = Ids()
 
     assert ids.match("0123456789abcdef under 11111111", "aaaaaaaaaaaaaaaa under bbbbbbbb")
     assert ids.match("01234567 made 2026-01-01 10:00, … took 1.5s", "aaaaaaaa made 2031-12-31 23:59, it took 0.0s")
     assert not ids.match("01234567", "cccccccc")
-    assert ids.put_in("show @ 01234567 11111111") == "show @ aaaaaaaa bbbbbbbb"
+    assert ids.replace_ids("show @ 01234567 11111111") == "show @ aaaaaaaa bbbbbbbb"
 
 
-def test_shown_output_is_compared_letter_by_letter() -> None:
+def test_shown_output_is_compared_exactly() -> None:
     assert not Ids().match("two words", "two  words")
     assert not Ids().match("a.b", "axb")
 
@@ -221,23 +222,23 @@ def test_shown_output_is_compared_letter_by_letter() -> None:
 
 
 def format_examples() -> Iterator[tuple[Block, list[bytes]]]:
-    for block in blocks(DOCS / "format.md"):
+    for block in read_blocks(DOCS / "format.md"):
         if block.language in ("json", "jsonl"):
             yield block, [line.encode() for line in block.text.splitlines()]
 
 
 def read_lines(lines: list[bytes]) -> tuple[SessionReader, list[Entry]]:
-    """The example as a file of its own; a header is put before lines that have none."""
+    """Read the example as a file. Lines without a header get one."""
     starts = read_object(lines[0])["type"] in ("session", "title")
     reader = SessionReader("example")
     entries = reader.feed(b"".join(line + b"\n" for line in (lines if starts else [HEADER, *lines])))
     return reader, list(iter_entries(entries))
 
 
-def typed_sections() -> dict[str, str]:
+def list_type_sections() -> dict[str, str]:
     return {
         name: text
-        for title, text in sections(DOCS / "format.md", "###").items()
+        for title, text in split_sections(DOCS / "format.md", "###").items()
         for name in re.findall(r"`([a-z_]+)`", title)
     }
 
@@ -261,11 +262,11 @@ def test_every_example_of_the_format_is_read_without_a_fault(example: tuple[Bloc
 @pytest.mark.parametrize("type", WIRE)
 def test_every_entry_type_has_a_section_with_all_its_fields_and_an_example(type: str) -> None:
     body_class, fields = WIRE[type]
-    section = typed_sections()[type]
+    section = list_type_sections()[type]
 
     assert f"`{body_class.__name__}`" in section
     for field in fields.values():
-        assert f"`{field.wire}`" in section, f"{type}: nothing is said of {field.wire}"
+        assert f"`{field.wire}`" in section, f"{type}: {field.wire} is not documented"
     examples = [lines for block, lines in format_examples() if f"`{type}`" in block.heading]
     assert examples
     for lines in examples:
@@ -284,8 +285,8 @@ def test_every_entry_type_has_a_section_with_all_its_fields_and_an_example(type:
             assert {key: value for key, value in read_object(again.raw).items() if key in wire} == wire
 
 
-def test_the_format_page_says_what_the_header_holds() -> None:
-    text = sections(DOCS / "format.md", "##")["The header"]
+def test_the_format_page_documents_every_field_of_the_header() -> None:
+    text = split_sections(DOCS / "format.md", "##")["The header"]
     reader, _ = read_lines(
         [line for block, lines in format_examples() if block.heading == "The header" for line in lines]
     )
@@ -312,27 +313,49 @@ def test_the_example_of_each_dialect_is_in_that_dialect(dialect: str) -> None:
 
 
 def test_the_keys_of_every_line_are_explained() -> None:
-    text = sections(DOCS / "format.md", "##")["Every entry"]
+    text = split_sections(DOCS / "format.md", "##")["Every entry"]
 
     for key in HEAD_KEYS:
         assert f"`{key}`" in text
 
 
-# Nothing public is left out, and nothing is made up
+# Everything public is documented, and everything documented exists
 
 
-def prose() -> str:
+def read_all_pages() -> str:
     return "\n".join(page.read_text() for page in PAGES)
 
 
 @pytest.mark.parametrize("name", sessiontree.__all__)
 def test_every_public_name_is_in_the_docs(name: str) -> None:
-    assert re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", prose())
+    assert re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", read_all_pages())
+
+
+def test_every_public_name_has_a_row_that_says_whether_it_is_async() -> None:
+    section = split_sections(DOCS / "names.md", "##")["Every public name"]
+    rows = dict(re.findall(r"^\| `st\.(\w+)` \| [^|\n]*\w.* \| (\w*) ?\|$", section, re.M))
+
+    assert sorted(rows) == sorted({*sessiontree.__all__, "open"})
+    assert {name for name, marked in rows.items() if marked} == {
+        name for name in rows if inspect.iscoroutinefunction(getattr(sessiontree, name))
+    }
+
+
+def test_the_table_of_coroutines_is_complete() -> None:
+    section = split_sections(DOCS / "names.md", "##")["What is async"]
+    rows = dict(re.findall(r"^\| `st(?:\.(\w+))?` \| (.+) \|$", section, re.MULTILINE))
+
+    for name in ("", *sessiontree.__all__):
+        owner = getattr(sessiontree, name) if name else sessiontree
+        if name and not inspect.isclass(owner):
+            continue
+        found = [item for item in dir(owner) if item[0] != "_" and inspect.iscoroutinefunction(getattr(owner, item))]
+        assert re.findall(r"`(\w+)`", rows.get(name, "")) == sorted(found), name or "st"
 
 
 @pytest.mark.parametrize("name", COMMAND_MODULES)
 def test_every_command_has_a_section_with_all_its_options_and_an_example(name: str) -> None:
-    section = sections(DOCS / "cli.md", "###")[name]
+    section = split_sections(DOCS / "cli.md", "###")[name]
     command = app.get_command(click.Context(app), name)
 
     assert command is not None
@@ -341,7 +364,7 @@ def test_every_command_has_a_section_with_all_its_options_and_an_example(name: s
         if isinstance(parameter, click.Option):
             for option in (*parameter.opts, *parameter.secondary_opts):
                 if option not in ("--json", "--help"):
-                    assert f"`{option}" in section, f"{name}: nothing is said of {option}"
+                    assert f"`{option}" in section, f"{name}: {option} is not documented"
     if any("--json" in parameter.opts for parameter in command.params):
         assert "--json" in section
 
@@ -375,12 +398,12 @@ def test_every_attribute_that_the_docs_name_exists() -> None:
         "context": branch.context(),
     }
 
-    for owner, attribute in re.findall(r"`(st|session|branch|tree|context)\.(?!py\b|md\b)(\w+)", prose()):
+    for owner, attribute in re.findall(r"`(st|session|branch|tree|context)\.(?!py\b|md\b)(\w+)", read_all_pages()):
         assert hasattr(known[owner], attribute), f"{owner}.{attribute}"
 
 
 def test_every_method_of_a_session_is_in_the_docs() -> None:
-    text = prose()
+    text = read_all_pages()
 
     for name in vars(Session):
         if not name.startswith("_"):
@@ -388,7 +411,7 @@ def test_every_method_of_a_session_is_in_the_docs() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if "://" in target:
             continue
@@ -423,7 +446,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
-def test_the_readme_says_what_every_extra_adds() -> None:
+def test_the_readme_documents_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     text = (ROOT / "README.md").read_text()
 

@@ -3,14 +3,19 @@ import pickle
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Struct
 
 import sessiontree as st
+from sessiontree.agent.loop import RunStopped
+from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.sandbox import SandboxUnavailable
+from sessiontree.agent.structured_output import InvalidOutput
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools.command_runner import CommandError
-from sessiontree.agent.unsaved_messages import UnsavedMessages
+from sessiontree.agent.tools.bash_tool import CommandError
 from sessiontree.config import ConfigError
 from sessiontree.errors import (
     Ambiguous,
@@ -24,8 +29,9 @@ from sessiontree.errors import (
     ReadOnly,
     SessionTreeError,
     StoreError,
+    describe_validation_error,
 )
-from sessiontree.extensions.source_files import ExtensionError
+from sessiontree.extensions.trusted_files import ExtensionError
 from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
@@ -54,9 +60,11 @@ ONE_OF_EACH = [
     ConfigError("config.toml", "compaction.enabled", "no number"),
     CommandError("ls", "no shell"),
     ToolError("there is no such file"),
+    RunStopped("a handler cancelled the run"),
+    InvalidOutput("Answer", "a field is missing"),
     ExtensionError("mine", "it failed"),
     SwarmFailed("nobody is left"),
-    BudgetExhausted("p:m", "the budget is used up: tokens 3 of 2"),
+    BudgetExhausted("p:m", "the budget is used up: 3 of 2 tokens"),
 ]
 
 
@@ -107,3 +115,31 @@ def test_an_error_in_a_worker_process_reaches_the_caller_and_keeps_the_pool_usab
 
         assert caught.value.name == "nowhere"
         assert pool.submit(switch_to, "main").result(timeout=60) is None
+
+
+class Inner(Struct, frozen=True, forbid_unknown_fields=True):
+    count: int = 0
+
+
+class Shape(Struct, forbid_unknown_fields=True):
+    name: str
+    inner: Inner = Inner()
+    several: list[Inner] = []
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "why"),
+    [
+        ({}, "name", "required, but missing"),
+        ({"name": "x", "nmae": "y"}, "nmae", "unknown field"),
+        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "unknown field"),
+        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "unknown field"),
+        ({"name": 1}, "name", "expected str, got int"),
+        ([], "", "expected object, got array"),
+    ],
+)
+def test_a_validation_error_names_the_location_and_the_reason(value: Any, where: str, why: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(value, Shape)
+
+    assert describe_validation_error(raised.value, "field") == (where, why)

@@ -13,7 +13,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.stem)
-def test_the_example_runs_and_its_assertions_hold(script: Path, tmp_path: Path) -> None:
+def test_the_example_runs_without_an_error(script: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=tmp_path,
@@ -26,7 +26,7 @@ def test_the_example_runs_and_its_assertions_hold(script: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     assert "assert" in script.read_text()
     assert done.stdout
-    assert not [path for path in tmp_path.iterdir() if path.name != "home"], "an example leaves nothing behind"
+    assert not [path for path in tmp_path.iterdir() if path.name != "home"], "an example left files behind"
 
 
 def test_there_are_examples() -> None:

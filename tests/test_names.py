@@ -25,19 +25,14 @@ SAME_ROLE = {
     "base": "the protocol of a layer",
     "branches": "the same noun in two front ends",
     "events": "the same noun: events of hooks, swarms and the REST API",
-    "executor": "what runs the jobs of a swarm, here or on other machines",
     "experiment": "experiments, and the command that runs them",
-    "experiments": "the same noun in two front ends",
     "export": "exports, and the command that writes them",
     "exports": "the same noun in two front ends",
-    "fan_out": "fanning out, and the command that does it",
     "fork": "forks, in each layer",
     "jsonl": "the same format",
     "merge": "merges, in each layer",
-    "models": "the same noun in two front ends",
     "navigation": "the same noun in two front ends",
     "permissions": "permissions, in each front end",
-    "prompt": "prompts, in each front end",
     "runs": "the same noun in two front ends",
     "sessions": "the same noun in each front end",
     "swarm": "swarms, and the command that runs them",
@@ -102,3 +97,24 @@ def test_no_session_module_and_nothing_above_it_asks_where_a_session_lives() -> 
             text = path.read_text()
             assert "is_database_address" not in text, path
             assert not re.search(r"isinstance\([^)]*(JsonlStore|PostgresStore|MemoryStore)", text), path
+
+
+TESTS = Path(__file__).parent
+DIALECT = re.compile(
+    r"_(nobody|somebody|whoever|anew|meanwhile|beside|at_work|goes_on|of_its_own|of_ones_own|makes_no_sense|taken_away"
+    r"|given_up|is_told|are_told|not_there)(?=_|$)"
+)
+"""Phrases that tests had before they were written in plain English."""
+
+
+def test_test_names_contain_no_dialect() -> None:
+    names = [name for path in TESTS.rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())]
+
+    assert len(names) > 3500
+    assert [name for name in names if DIALECT.search(name)] == []
+
+
+def test_the_dialect_rule_notices_a_phrase_and_ignores_parts_of_words() -> None:
+    assert DIALECT.search("test_a_page_that_nobody_sees_holds_no_connection")
+    assert DIALECT.search("test_a_session_is_loaded_anew")
+    assert not DIALECT.search("test_a_session_is_reloaded_besides_others")

@@ -1,5 +1,7 @@
 """The public names, and what importing them costs."""
 
+import ast
+import builtins
 import inspect
 import subprocess
 import sys
@@ -13,13 +15,33 @@ import sessiontree
 def test_the_public_names_are_exactly_those_in_all() -> None:
     public = {name for name in dir(sessiontree) if not name.startswith("_")}
     modules = {name for name in public if inspect.ismodule(getattr(sessiontree, name))}
-    tools = {"annotations", "TYPE_CHECKING", "Any"}
+    tools = {"annotations", "Any", "open"}
 
-    assert sorted(sessiontree.__all__) == sorted({*(public - modules - tools), "__version__"})
+    assert sorted(sessiontree.__all__) == sorted({*(public - modules - tools), "events", "__version__"})
     assert len(set(sessiontree.__all__)) == len(sessiontree.__all__)
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_the_stub_has_the_same_names_as_the_table() -> None:
+    stub = ast.parse(Path(sessiontree.__file__).with_suffix(".pyi").read_text())
+    imported = {
+        (node.module, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom) and node.module != "sessiontree._version"
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+    assert imported == {(module, name) for name, module in sessiontree._MODULE_OF.items()}
+    exported = next(node.value for node in stub.body if isinstance(node, ast.Assign))
+    assert sorted(ast.literal_eval(exported)) == sorted(sessiontree.__all__)
+
+
+def test_a_star_import_replaces_no_built_in() -> None:
+    assert not set(sessiontree.__all__) & set(dir(builtins))
+    assert callable(sessiontree.open)
+
+
+def test_every_public_name_can_be_imported() -> None:
     for name in sessiontree.__all__:
         assert getattr(sessiontree, name) is not None
 
@@ -34,21 +56,21 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         sessiontree.nonsense  # noqa: B018
 
 
-def loaded(code: str) -> set[str]:
+def list_imports(code: str) -> set[str]:
     script = f"{code}\nimport sys\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     return set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     )
 
 
-def test_importing_the_library_pulls_in_nothing_heavy() -> None:
+def test_importing_the_library_imports_no_heavy_dependency() -> None:
     heavy = {"asyncio", "click", "rich", "pydantic", "sqlite3", "dataclasses"}
 
-    assert not heavy & (loaded("import sessiontree") - loaded("pass"))
-    assert not {"asyncio", "click", "rich", "pydantic"} & loaded("from sessiontree import create, open, memory")
+    assert not heavy & (list_imports("import sessiontree") - list_imports("pass"))
+    assert not {"asyncio", "click", "rich", "pydantic"} & list_imports("from sessiontree import create, open, memory")
 
 
-def test_importing_the_library_does_nothing(tmp_path) -> None:
+def test_importing_the_library_has_no_side_effects(tmp_path) -> None:
     script = (
         "import sys\nseen = []\n"
         "def watch(name, args):\n"

@@ -48,10 +48,14 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
     [
         ("config.toml", "from sessiontree import config; config.load()", True),
         ("tokens.json", "from sessiontree.server.auth import TokenStore; TokenStore().read_stored()", True),
-        ("trust.json", "from sessiontree.extensions.trust import TrustStore; TrustStore({home!r})._read()", True),
+        (
+            "trust.json",
+            "from sessiontree.extensions.trusted_files import TrustStore; TrustStore({home!r})._read()",
+            True,
+        ),
         (
             "swarm.toml",
-            "from sessiontree.cli.swarm_setup import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
+            "from sessiontree.cli.swarm_run import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
             True,
         ),
         (
@@ -59,7 +63,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
             "from sessiontree.extensions.loader import ExtensionModule as M; M('it', {home!r} + '/it.py').load()",
             True,
         ),
-        ("history.jsonl", "from sessiontree.tui.services.drafts import History; assert History().items == []", False),
+        ("history.jsonl", "from sessiontree.tui.services.input import History; assert History().items == []", False),
         (
             "AGENTS.md",
             "from sessiontree.agent.system_prompt import read_instructions; assert read_instructions('/') == []",

@@ -1,6 +1,6 @@
-"""Compactions made by another, cheaper model, with everything that is to be summarized in one request.
+"""Compact with another, cheaper model, in one request.
 
-The model is `SUMMARY_MODEL`, as `provider:model`. Where it fails, the usual way of compacting is taken.
+Set `SUMMARY_MODEL` to `provider:model`. If the request fails, the session is compacted as usual.
 """
 
 import os
@@ -8,7 +8,7 @@ import os
 from sessiontree.core.summary_prompts import format_message
 from sessiontree.model.base import Request, complete
 
-PROMPT = "Sum up this conversation for somebody who has to go on with it. Keep every decision and every file name."
+PROMPT = "Summarize this conversation for another agent that continues it. Keep every decision and every file name."
 
 
 def setup(api):

@@ -1,4 +1,4 @@
-"""Summaries of branches that are left, in a form of your own: here, who said what, one line each.
+"""Summarize abandoned branches in a custom format: here, one line for each entry.
 
 Copy it to `~/.sessiontree/extensions/`, or try it with `sessiontree -p -e custom_summarizer.py "…"`.
 """

@@ -1,7 +1,7 @@
-"""A list of things to do that belongs to the place in the tree: on another branch it is another list.
+"""A to-do list for each place in the tree: every branch has its own list.
 
-Nothing is kept in memory. Each change is an entry, which the model does not see; the list is what the entries from the
-root to here amount to. So it is right after navigating, after forking, and after a restart.
+Each change is an entry that the model does not see, and the list is computed from the entries between the root and
+the current place. It is therefore correct after you navigate, fork or restart.
 """
 
 from typing import Literal
@@ -10,28 +10,28 @@ STATE = "todo"
 
 
 def setup(api):
-    def items():
+    def read_items():
         found: dict[str, bool] = {}
         for entry in api.path(STATE):
             found[entry.body.data["text"]] = entry.body.data["done"]
         return found
 
-    def shown():
-        return "\n".join(f"[{'x' if done else ' '}] {text}" for text, done in items().items()) or "nothing to do"
+    def format_items():
+        return "\n".join(f"[{'x' if done else ' '}] {text}" for text, done in read_items().items()) or "Nothing to do"
 
     @api.register_tool
     def todo(action: Literal["add", "done", "list"], text: str = "") -> str:
-        """Keep a list of what is to be done: add something, say that it is done, or look at the list."""
+        """Manage a to-do list: add an item, mark it as done, or show the list."""
         if action != "list":
             api.append_entry(STATE, {"text": text, "done": action == "done"})
-        return shown()
+        return format_items()
 
     @api.register_command("todo")
     def show(args, ctx):
-        """Show what is to be done, or add to it."""
+        """Show the to-do list, or add an item."""
         if args:
             api.append_entry(STATE, {"text": args, "done": False})
-        ctx.ui.notify(shown())
+        ctx.ui.notify(format_items())
 
     @api.register_renderer(STATE)
     def render(entry):

@@ -5,172 +5,37 @@
     session = st.create(name="auth")
     session.head.append(st.user("How do I optimise this?"))
 
-See `docs/` for guides and reference.
+See `docs/` for guides and reference. `_MODULES` lists the public names; `__init__.pyi` has their types.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sessiontree._version import __version__
 
-if TYPE_CHECKING:
-    from sessiontree.agent.agent import Agent
-    from sessiontree.agent.loop import Outcome
-    from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
-    from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, tool
-    from sessiontree.agent.tools import builtin_tools
-    from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
-    from sessiontree.core.context import Context, ExplainedEntry, Explanation, State, build_context, explain
-    from sessiontree.core.entries import (
-        AgentAction,
-        Body,
-        BranchPoint,
-        BranchSummary,
-        Compaction,
-        ContextEdit,
-        Custom,
-        CustomMessage,
-        Entry,
-        EntryId,
-        Header,
-        Label,
-        Message,
-        ModeChange,
-        ModelChange,
-        Opaque,
-        Problem,
-        ResetBoundary,
-        RuleInjection,
-        SessionInfo,
-        ThinkingLevelChange,
-        Usage,
-    )
-    from sessiontree.core.messages import assistant, tool_call, tool_result, user
-    from sessiontree.core.plan import NavigatePlan
-    from sessiontree.core.tree import Tree
-    from sessiontree.errors import (
-        Ambiguous,
-        BranchMoved,
-        Conflict,
-        FormatError,
-        InvalidOperation,
-        LockTimeout,
-        NotFound,
-        OutcomeUnknown,
-        ReadOnly,
-        SessionTreeError,
-        StoreError,
-    )
-    from sessiontree.format.line_repair import Repair
-    from sessiontree.library.catalog import create, fork, memory, open, recent, search, sessions
-    from sessiontree.library.index.session_search import Hit
-    from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.library.repair import RepairReport, repair
-    from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
-    from sessiontree.swarm.budget import Budget
-    from sessiontree.swarm.swarm import Swarm
-
-__all__ = [
-    "METRICS",
-    "Agent",
-    "AgentAction",
-    "Ambiguous",
-    "Body",
-    "Branch",
-    "BranchInfo",
-    "BranchMoved",
-    "BranchPoint",
-    "BranchStats",
-    "BranchSummary",
-    "Budget",
-    "Compaction",
-    "Comparison",
-    "Conflict",
-    "Context",
-    "ContextEdit",
-    "Custom",
-    "CustomMessage",
-    "Diff",
-    "Difference",
-    "Entry",
-    "EntryId",
-    "ExplainedEntry",
-    "Explanation",
-    "FormatError",
-    "Header",
-    "Hit",
-    "InvalidOperation",
-    "Label",
-    "LockTimeout",
-    "Message",
-    "ModeChange",
-    "ModelChange",
-    "NavigatePlan",
-    "NotFound",
-    "Opaque",
-    "Outcome",
-    "OutcomeUnknown",
-    "PermissionAnswer",
-    "PermissionQuestion",
-    "Permissions",
-    "Place",
-    "Problem",
-    "ReadOnly",
-    "Repair",
-    "RepairReport",
-    "ResetBoundary",
-    "RuleInjection",
-    "Session",
-    "SessionInfo",
-    "SessionSummary",
-    "SessionTreeError",
-    "State",
-    "StoreError",
-    "Swarm",
-    "ThinkingLevelChange",
-    "Tool",
-    "ToolContext",
-    "ToolError",
-    "ToolOutput",
-    "Tree",
-    "Usage",
-    "__version__",
-    "assistant",
-    "build_context",
-    "builtin_tools",
-    "compare",
-    "create",
-    "diff",
-    "explain",
-    "fork",
-    "memory",
-    "open",
-    "recent",
-    "repair",
-    "search",
-    "sessions",
-    "tool",
-    "tool_call",
-    "tool_result",
-    "user",
-]
-
 _MODULES = {
     "sessiontree.agent.agent": ("Agent",),
-    "sessiontree.agent.loop": ("Outcome",),
-    "sessiontree.agent.permissions": ("PermissionAnswer", "PermissionQuestion", "Permissions"),
-    "sessiontree.agent.tool": ("Tool", "ToolContext", "ToolError", "ToolOutput", "tool"),
-    "sessiontree.agent.tools": ("builtin_tools",),
-    "sessiontree.library.catalog": (
-        "create",
-        "fork",
-        "memory",
-        "open",
-        "recent",
-        "search",
-        "sessions",
+    "sessiontree.agent.fan_out": ("Variant",),
+    "sessiontree.agent.loop": (
+        "Outcome",
+        "RunStopped",
     ),
+    "sessiontree.agent.permissions": (
+        "PermissionAnswer",
+        "PermissionQuestion",
+        "Permissions",
+    ),
+    "sessiontree.agent.structured_output": ("InvalidOutput",),
+    "sessiontree.agent.system_prompt": ("build_coding_prompt",),
+    "sessiontree.agent.tool": (
+        "Tool",
+        "ToolContext",
+        "ToolError",
+        "ToolOutput",
+        "tool",
+    ),
+    "sessiontree.agent.tools": ("builtin_tools",),
     "sessiontree.comparison": (
         "BranchStats",
         "Comparison",
@@ -178,6 +43,12 @@ _MODULES = {
         "Difference",
         "METRICS",
     ),
+    "sessiontree.config": ("Config",),
+    "sessiontree.convert.anthropic_messages": ("from_anthropic",),
+    "sessiontree.convert.gemini": ("from_gemini",),
+    "sessiontree.convert.openai_chat": ("from_openai",),
+    "sessiontree.convert.openai_responses": ("from_openai_responses",),
+    "sessiontree.convert.pydantic_ai": ("from_pydantic_ai",),
     "sessiontree.core.context": (
         "Context",
         "ExplainedEntry",
@@ -185,6 +56,11 @@ _MODULES = {
         "State",
         "build_context",
         "explain",
+    ),
+    "sessiontree.core.conversion_result": (
+        "ConvertedBodies",
+        "ConvertedMessages",
+        "Omission",
     ),
     "sessiontree.core.entries": (
         "AgentAction",
@@ -210,8 +86,24 @@ _MODULES = {
         "ThinkingLevelChange",
         "Usage",
     ),
+    "sessiontree.core.message_views": (
+        "AssistantMessage",
+        "Block",
+        "Image",
+        "MessageView",
+        "OtherBlock",
+        "OtherMessage",
+        "SystemMessage",
+        "Text",
+        "Thinking",
+        "TokenUsage",
+        "ToolCall",
+        "ToolResult",
+        "UserMessage",
+    ),
     "sessiontree.core.messages": (
         "assistant",
+        "system",
         "tool_call",
         "tool_result",
         "user",
@@ -231,26 +123,69 @@ _MODULES = {
         "SessionTreeError",
         "StoreError",
     ),
+    "sessiontree.export.redact": ("Redactor",),
     "sessiontree.format.line_repair": ("Repair",),
-    "sessiontree.library.index.session_summary": ("SessionSummary",),
+    "sessiontree.hooks": ("events",),
+    "sessiontree.hooks.bus": ("Hooks",),
+    "sessiontree.library.catalog": (
+        "create",
+        "memory",
+        "open",
+        "recent",
+        "search",
+        "sessions",
+    ),
     "sessiontree.library.index.session_search": ("Hit",),
-    "sessiontree.library.repair": ("RepairReport", "repair"),
+    "sessiontree.library.index.session_summary": ("SessionSummary",),
+    "sessiontree.library.repair": (
+        "RepairReport",
+        "repair",
+    ),
+    "sessiontree.model.base": (
+        "ModelError",
+        "Request",
+    ),
+    "sessiontree.model.scripted": (
+        "ScriptedModel",
+        "ScriptedUsage",
+    ),
+    "sessiontree.model.selection": (
+        "NoModel",
+        "find_model",
+    ),
+    "sessiontree.ops.branch_functions": (
+        "compact",
+        "merge",
+        "navigate",
+    ),
+    "sessiontree.ops.run_sync": ("run_sync",),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",
+        "Item",
         "Place",
         "Session",
         "compare",
         "diff",
     ),
+    "sessiontree.session.async_session": ("AsyncSession",),
     "sessiontree.swarm.budget": ("Budget",),
+    "sessiontree.swarm.experiment.experiment": (
+        "Arm",
+        "experiment",
+    ),
+    "sessiontree.swarm.records": ("AgentSpec",),
     "sessiontree.swarm.swarm": ("Swarm",),
 }
+"""The public names by the module that defines them. A name is imported on first use, which keeps start-up fast."""
+
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+# `open` is public as `st.open`; a star import must not replace the built-in.
+__all__ = [*sorted({*_MODULE_OF} - {"open"}), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, which keeps start-up fast."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -261,4 +196,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULE_OF})

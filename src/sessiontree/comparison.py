@@ -44,8 +44,8 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     errors: int
     tokens: float
     cost: float
-    time: int
-    """Milliseconds from the first entry to the last."""
+    seconds: float
+    """The time from the first entry to the last."""
     measured: tuple[str, ...]
     """The metrics of `RECORDED` that any entry records."""
     models: tuple[str, ...]
@@ -55,7 +55,7 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     last_activity: str | None
 
     def get_metric(self, name: str) -> float:
-        return {"cost": self.cost, "tokens": self.tokens, "entries": self.entries, "time": self.time}[name]
+        return {"cost": self.cost, "tokens": self.tokens, "entries": self.entries, "time": self.seconds}[name]
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -272,7 +272,7 @@ def _build_stats(
         errors=total.errors,
         tokens=total.tokens,
         cost=_round(total.cost),
-        time=0 if total.started is None or total.ended is None else total.ended - total.started,
+        seconds=0.0 if total.started is None or total.ended is None else (total.ended - total.started) / 1000,
         measured=tuple(what for what in RECORDED if what in total.measured),
         models=models,
         files=files,
@@ -332,7 +332,13 @@ def comparison_to_wire(comparison: Comparison) -> JsonObject:
         "winner": comparison.winner,
         "reason": comparison.reason,
         "differences": [
-            {"metric": d.metric, "branchA": d.a, "branchB": d.b, "diff": d.diff, "percentDiff": d.percent}
+            {
+                "metric": d.metric,
+                "branchA": d.a,
+                "branchB": d.b,
+                "diff": round(d.diff * 1000) if d.metric == "time" else d.diff,  # JSON has milliseconds
+                "percentDiff": d.percent,
+            }
             for d in comparison.differences
         ],
     }
@@ -349,7 +355,7 @@ def stats_to_wire(stats: BranchStats) -> JsonObject:
         "errors": stats.errors,
         "totalTokens": stats.tokens,
         "totalCost": stats.cost,
-        "durationMs": stats.time,
+        "durationMs": round(stats.seconds * 1000),
         "measured": list(stats.measured),
         "models": list(stats.models),
         "files": list(stats.files),

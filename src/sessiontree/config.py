@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_list, is_object
-from sessiontree.core.validation import describe_validation_error
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, describe_validation_error
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file
 

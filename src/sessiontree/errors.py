@@ -20,9 +20,13 @@ Constructors take facts and build the message; the facts are attributes. Damage 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import msgspec
 
 MAX_NAMES = 10
 """The maximum number of names listed in a message."""
@@ -32,6 +36,20 @@ def format_names(names: Sequence[str]) -> str:
     """Join the first names of a list for a message."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{', '.join(names[:MAX_NAMES])}{more}"
+
+
+def describe_validation_error(error: msgspec.ValidationError, part: str) -> tuple[str, str]:
+    """Return where a value is invalid, as a dotted path, and why. `part` is the noun for an unknown field.
+
+    The path is empty if the value as a whole is invalid.
+    """
+    reason, _, location = str(error).partition(" - at ")
+    inside = location.strip("`").removeprefix("$").removeprefix(".")
+    match = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason)
+    if match is None:
+        return inside, reason[:1].lower() + reason[1:].replace("`", "")
+    where = f"{inside}.{match[2]}" if inside else match[2]
+    return where, f"unknown {part}" if "unknown" in match[1] else "required, but missing"
 
 
 class SessionTreeError(Exception):

@@ -1,8 +1,9 @@
-"""The home folder of sessiontree, and the home folder of the user."""
+"""Where this program lives: its home folder, the home folder of the user, and the command that starts it again."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 CONFIG_NAME = "config.toml"
 """The configuration file in the home folder."""
@@ -35,3 +36,13 @@ def list_user_homes() -> list[str]:
     """Return the home folder of the user, for redaction; nothing if it is `/` or not absolute."""
     folder = os.path.expanduser("~")
     return [folder] if folder.startswith(os.sep) and len(folder) > 1 else []
+
+
+def build_self_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that calls `main` of a module in a new process of this program.
+
+    The current folder is not on its import path.
+    """
+    paths = [path for path in sys.path if os.path.isabs(path)]
+    code = f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
+    return [sys.executable, "-I", "-c", code, *arguments]

@@ -24,6 +24,7 @@ from tests.agent.conftest import (
     get_scripted_model,
     record_events,
 )
+from tests.waiting import wait_until
 
 SMALL = msgspec.structs.replace(INFO, context_window=4000)
 TOO_LONG = ModelError("scripted:scripted", "overflow", "too long", status=400)
@@ -53,10 +54,10 @@ LONG = "word " * 800
 async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent: MakeAgent, session: Session) -> None:
     made = agent(model=build_small_model("One.", "Two.", build_full_answer(LONG), "The summary.", "The turn so far."))
     events = record_events(made.hooks)
-    await made.prompt("1")
-    await made.prompt("2")
+    await made.run("1")
+    await made.run("2")
 
-    await made.prompt("3")
+    await made.run("3")
 
     assert [event.reason for event in events if isinstance(event, Compacted)] == ["threshold"]
     assert list_entry_types(session)[-1] == "compaction"
@@ -70,7 +71,7 @@ async def test_a_compaction_whose_stream_breaks_off_is_retried(agent: MakeAgent,
     made = agent(model=model, settings=Config(retry=RetrySettings(base_delay=0.001)))
     events = record_events(made.hooks)
     for words in "123":
-        assert (await made.prompt(words)).ok
+        assert (await made.run(words)).ok
 
     assert [event.attempt for event in events if isinstance(event, RetryScheduled)] == [1]
     assert isinstance(session.head.path()[-1].body, Compaction)
@@ -85,12 +86,12 @@ async def test_a_conversation_that_is_too_long_is_compacted_before_the_prompt(
         model=build_small_model("One.", build_full_answer(LONG), "The summary.", "The turn so far.", "Three."),
         settings=no,
     )
-    await made.prompt("1")
-    await made.prompt("2")
+    await made.run("1")
+    await made.run("2")
     assert "compaction" not in list_entry_types(session)
 
     made.settings = Config()
-    assert (await made.prompt("3")).text == "Three."
+    assert (await made.run("3")).text == "Three."
 
     assert list_entry_types(session) == ["user", "assistant", "user", "assistant", "compaction", "user", "assistant"]
     assert format_request(made)[-1] == "user: 3"
@@ -109,9 +110,9 @@ async def test_a_turn_that_grows_too_long_is_compacted_between_its_results_and_t
         "One.", [ToolCall("c1", "fetch", {})], "The summary.", "The beginning of the turn.", "Done."
     )
     made = agent(model=model, tools=[fetch])
-    await made.prompt(LONG * 2)
+    await made.run(LONG * 2)
 
-    assert (await made.prompt("2")).text == "Done."
+    assert (await made.run("2")).text == "Done."
 
     assert list_entry_types(session) == [
         "user",
@@ -133,7 +134,7 @@ async def test_a_result_too_long_for_the_window_is_summarized(agent: MakeAgent, 
 
     made = agent(model=build_small_model([ToolCall("c1", "fetch", {})], "What was fetched.", "Done."), tools=[fetch])
 
-    assert (await made.prompt("Go")).text == "Done."
+    assert (await made.run("Go")).text == "Done."
 
     assert list_entry_types(session) == ["user", "assistant", "toolResult", "compaction", "assistant"]
     (asked,) = format_request(made, 2)
@@ -151,7 +152,7 @@ async def test_a_result_too_long_for_the_provider_is_summarized_with_an_unknown_
 
     made = agent([ToolCall("c1", "fetch", {})], TOO_LONG, "What was fetched.", "Done.", tools=[fetch])
 
-    assert (await made.prompt("Go")).text == "Done."
+    assert (await made.run("Go")).text == "Done."
 
     (asked,) = format_request(made, 3)
     assert asked.startswith("user: Summary of the conversation")
@@ -161,9 +162,9 @@ async def test_a_result_too_long_for_the_provider_is_summarized_with_an_unknown_
 async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "The summary.", "Two.")
     events = record_events(made.hooks)
-    await made.prompt("1")
+    await made.run("1")
 
-    outcome = await made.prompt("2")
+    outcome = await made.run("2")
 
     assert outcome.ok
     assert outcome.text == "Two."
@@ -179,9 +180,9 @@ async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent:
 
 async def test_the_second_refusal_in_a_row_ends_the_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "The summary.", TOO_LONG, "Never.")
-    await made.prompt("1")
+    await made.run("1")
 
-    outcome = await made.prompt("2")
+    outcome = await made.run("2")
 
     assert outcome.error is TOO_LONG
     assert list_entry_types(session)[-1] == "assistant"
@@ -190,10 +191,10 @@ async def test_the_second_refusal_in_a_row_ends_the_run(agent: MakeAgent, sessio
 
 async def test_every_user_message_allows_another_recovery(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "Summary 1.", "Two.", TOO_LONG, "Summary 2.", "Three.")
-    await made.prompt("1")
+    await made.run("1")
     await made.follow_up("3")
 
-    assert (await made.prompt("2")).text == "Three."
+    assert (await made.run("2")).text == "Three."
 
 
 async def test_every_successful_answer_allows_another_recovery(agent: MakeAgent) -> None:
@@ -204,9 +205,9 @@ async def test_every_successful_answer_allows_another_recovery(agent: MakeAgent)
 
     called = ["Looking.", ToolCall("c1", "look", {})]
     made = agent("One.", called, TOO_LONG, "Summary 1.", called, TOO_LONG, "Summary 2.", "Done.", tools=[look])
-    await made.prompt("1")
+    await made.run("1")
 
-    outcome = await made.prompt("2")
+    outcome = await made.run("2")
 
     assert outcome.text == "Done."
     assert outcome.ok
@@ -220,12 +221,12 @@ async def test_aborting_a_recovery_is_an_abort(agent: MakeAgent) -> None:
         await asyncio.Event().wait()
 
     made = agent("One.", TOO_LONG, summary, "Two.")
-    await made.prompt("1")
-    asking = asyncio.create_task(made.prompt("2"))
-    await asyncio.wait_for(summarizing.wait(), 5)
+    await made.run("1")
+    asking = asyncio.create_task(made.run("2"))
+    await asyncio.wait_for(summarizing.wait(), 20)
 
     made.abort()
-    outcome = await asyncio.wait_for(asking, 5)
+    outcome = await asyncio.wait_for(asking, 20)
 
     assert outcome.aborted
     assert outcome.error is None
@@ -235,16 +236,16 @@ async def test_aborting_a_recovery_is_an_abort(agent: MakeAgent) -> None:
 async def test_an_empty_answer_with_a_full_window_is_an_overflow(agent: MakeAgent) -> None:
     nothing = ["", ScriptedStop("length"), ScriptedUsage({"input": 3990, "output": 0})]
     made = agent(model=build_small_model("One.", nothing, "The summary.", "Two."))
-    await made.prompt("1")
+    await made.run("1")
 
-    assert (await made.prompt("2")).text == "Two."
+    assert (await made.run("2")).text == "Two."
 
 
 async def test_without_compaction_an_overflow_is_only_reported(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, settings=Config(compaction=CompactionSettings(enabled=False)))
-    await made.prompt("1")
+    await made.run("1")
 
-    assert (await made.prompt("2")).error is TOO_LONG
+    assert (await made.run("2")).error is TOO_LONG
     assert list_entry_types(session) == ["user", "assistant", "user", "assistant"]
 
 
@@ -260,9 +261,9 @@ async def test_a_failed_compaction_neither_ends_the_run_nor_is_retried_after_eve
     calls = [ToolCall("c1", "look", {}), LONG, ScriptedUsage({"input": 3500, "output": 10})]
     made = agent(model=build_small_model(LONG, calls, broken, calls, build_full_answer("Done.")), tools=[look])
     events = record_events(made.hooks)
-    await made.prompt("1")
+    await made.run("1")
 
-    assert (await made.prompt("2")).text == "Done."
+    assert (await made.run("2")).text == "Done."
 
     assert len([event for event in events if isinstance(event, CompactFailed)]) == 1
     assert "compaction" not in list_entry_types(session)
@@ -270,31 +271,31 @@ async def test_a_failed_compaction_neither_ends_the_run_nor_is_retried_after_eve
 
 async def test_a_manual_compaction_aborts_the_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", ["Half", Delay(30)], "The summary.", "Two.")
-    await made.prompt("1")
-    asking = asyncio.create_task(made.prompt("2"))
-    await asyncio.sleep(0.02)
+    await made.run("1")
+    asking = asyncio.create_task(made.run("2"))
+    await wait_until(lambda: len(get_scripted_model(made).requests) == 2)
 
     outcome = await made.compact("Only the facts")
 
     assert (await asking).aborted
     assert outcome.entry is not None
     assert "Only the facts" in str(get_scripted_model(made).requests[-1].messages)
-    assert (await made.prompt("3")).text == "Two."
+    assert (await made.run("3")).text == "Two."
 
 
 async def test_a_compaction_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", [Delay(30), "Never."], "Two.")
-    await made.prompt("1")
+    await made.run("1")
     compacting = asyncio.create_task(made.compact())
-    await asyncio.sleep(0.05)
+    await wait_until(lambda: len(get_scripted_model(made).requests) == 2)
     before = format_messages(session.head)
 
     made.abort()
-    outcome = await asyncio.wait_for(compacting, 5)
+    outcome = await asyncio.wait_for(compacting, 20)
 
     assert outcome.aborted
     assert format_messages(session.head) == before
-    assert (await made.prompt("2")).ok
+    assert (await made.run("2")).ok
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -305,17 +306,16 @@ async def test_aborting_during_a_compaction_loses_no_messages(agent: MakeAgent, 
         settings=no if when == "before" else None,
     )
     events = record_events(made.hooks)
-    await made.prompt("1")
+    await made.run("1")
     if when == "before":
-        await made.prompt("2")
+        await made.run("2")
         made.settings = Config()
-    asking = asyncio.create_task(made.prompt("last"))
-    while not any(type(event).__name__ == "BeforeCompact" for event in events):
-        await asyncio.sleep(0.01)
-    await asyncio.sleep(0.05)
+    asking = asyncio.create_task(made.run("last"))
+    await wait_until(lambda: len(get_scripted_model(made).requests) == 3)
+    assert any(type(event).__name__ == "BeforeCompact" for event in events)
 
     made.abort()
-    outcome = await asyncio.wait_for(asking, 5)
+    outcome = await asyncio.wait_for(asking, 20)
 
     assert outcome.aborted
     assert any(line == "user: last" for line in format_messages(session.head))

@@ -49,7 +49,7 @@ async def test_a_failing_handler_is_reported_and_the_run_continues(
     events = record_events(hooks)
     await made.follow_up("And then?")
 
-    outcome = await asyncio.wait_for(made.prompt("Go"), 20)
+    outcome = await asyncio.wait_for(made.run("Go"), 20)
 
     assert outcome.text == "More."
     blocked = name == EVENT_NAMES[BeforeToolCall]

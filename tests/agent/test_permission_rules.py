@@ -85,7 +85,7 @@ def test_a_tool_without_a_declared_effect_counts_as_running_commands() -> None:
 @pytest.mark.parametrize("mode", [mode for mode in PERMISSION_MODES if mode != "read-only"])
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other", "~/x", "src/../../other", "@../other", "link/passwd"])
 @pytest.mark.parametrize("name", ["read", "write", "ls", "grep"])
-def test_a_path_outside_of_the_folder_is_asked_about_in_every_mode(
+def test_a_path_outside_the_folder_needs_permission_in_every_mode(
     project: Path, name: str, path: str, mode: str
 ) -> None:
     (project / "link").symlink_to("/etc")

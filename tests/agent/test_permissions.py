@@ -61,8 +61,8 @@ async def run(
     )
     events: list[Event] = []
     agent.hooks.listen(events.append)
-    await agent.prompt("go")
-    agent.close()
+    await agent.run("go")
+    await agent.close()
     return events
 
 
@@ -267,7 +267,7 @@ async def test_aborting_withdraws_the_question(session: Session, project: Path) 
         cwd=str(project),
         permissions=Permissions(asker=person),
     )
-    running = asyncio.create_task(agent.prompt("go"))
+    running = asyncio.create_task(agent.run("go"))
     await asked.wait()
     agent.abort()
     assert (await running).aborted
@@ -304,7 +304,7 @@ async def test_a_tool_of_an_extension_needs_approval_unless_it_only_reads(sessio
     )
     events: list[Event] = []
     agent.hooks.listen(events.append)
-    await agent.prompt("go")
+    await agent.run("go")
 
     assert list_denied(events) == ["deploy"]
     assert "toolResult: seen" in format_messages(session.head)

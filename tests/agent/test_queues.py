@@ -28,6 +28,7 @@ from tests.agent.conftest import (
     get_scripted_model,
     record_events,
 )
+from tests.waiting import wait_until
 
 
 def note(text: str) -> CustomMessage:
@@ -52,7 +53,7 @@ async def test_steering_is_sent_after_the_tool_calls_of_the_turn(agent: MakeAgen
 
     made = agent([ToolCall("c1", "work", {}), ToolCall("c2", "work", {})], "As you wish.", tools=[work])
 
-    await made.prompt("Go")
+    await made.run("Go")
 
     assert format_messages(session.head) == [
         "user: Go",
@@ -77,7 +78,7 @@ async def test_steering_after_an_answer_without_calls_starts_another_turn(agent:
         return "One."
 
     made = agent(answer, "Two.")
-    asking = asyncio.create_task(made.prompt("1"))
+    asking = asyncio.create_task(made.run("1"))
     await asked.wait()
 
     await made.steer("2")
@@ -98,7 +99,7 @@ async def test_follow_ups_are_sent_one_by_one_at_the_end_of_the_run(agent: MakeA
     made = agent([ToolCall("c1", "work", {})], "Done.", "This too.", "That too.", tools=[work])
     events = record_events(made.hooks)
 
-    assert (await made.prompt("Go")).text == "That too."
+    assert (await made.run("Go")).text == "That too."
 
     assert format_messages(session.head)[3:] == [
         "assistant: Done.",
@@ -119,7 +120,7 @@ async def test_an_unwritable_message_is_not_queued(agent: MakeAgent, session: Se
         return "fine"
 
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
-    odd = {"type": "image", "data": object()}
+    odd = {"type": "image", "data": "aGk=", "mimeType": "image/png", "odd": object()}
     for queue in (made.steer, made.follow_up, made.queue_for_next_turn):
         with pytest.raises(InvalidOperation, match=r"the entry cannot be written: .* object is unsupported"):
             await queue("Look", [odd])
@@ -127,7 +128,7 @@ async def test_an_unwritable_message_is_not_queued(agent: MakeAgent, session: Se
         await made.queue_for_next_turn("x" * LINE_LIMIT)
 
     assert made.queued == QueueSnapshot()
-    assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
+    assert [(await made.run(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
     assert format_messages(session.head)[2].startswith(
         "toolResult: report failed with InvalidOperation: the entry cannot be written"
     )
@@ -148,7 +149,7 @@ async def test_queued_messages_are_copies(agent: MakeAgent, session: Session) ->
     await made.queue_for_next_turn(st.user(blocks))
     blocks[0]["text"] = object()
 
-    assert (await made.prompt("Go")).text == "I see."
+    assert (await made.run("Go")).text == "I see."
     assert format_messages(session.head)[0] == "user: as it was"
     (noted,) = [entry.body for entry in session.head.path() if isinstance(entry.body, CustomMessage)]
     assert (noted.content, noted.details) == ("Noted", {"job": 7})
@@ -162,7 +163,7 @@ async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, s
     await made.queue_for_next_turn("And this")
 
     assert made.queued.next_turn == ("By the way", "And this")
-    await made.prompt("Go")
+    await made.run("Go")
     assert format_messages(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
     first = next(entry for entry in session.head.path() if entry.type == "message")
     assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
@@ -173,7 +174,7 @@ async def test_messages_for_the_next_turn_come_before_the_next_prompt(agent: Mak
 
     await made.queue_for_next_turn(note("The build is green"))
     assert made.queued.next_turn == ("The build is green",)
-    await made.prompt("Ready?")
+    await made.run("Ready?")
 
     assert list_kinds(session) == ["custom_message", "message", "message"]
     assert format_request(made) == ["user: The build is green", "user: Ready?"]
@@ -188,14 +189,14 @@ async def test_queued_messages_can_be_listed_and_cleared(agent: MakeAgent, sessi
     assert await made.clear_queues() == QueueSnapshot(steering=("a",), follow_up=("b",), next_turn=("c",))
 
     assert made.queued == QueueSnapshot()
-    await made.prompt("Go")
+    await made.run("Go")
     assert format_messages(session.head) == ["user: Go", "assistant: Fine."]
 
 
 async def test_queued_messages_survive_an_abort(agent: MakeAgent) -> None:
     made = agent([Delay(30)])
-    asking = asyncio.create_task(made.prompt("Go"))
-    await asyncio.sleep(0.02)
+    asking = asyncio.create_task(made.run("Go"))
+    await wait_until(lambda: get_scripted_model(made).requests)
     await made.follow_up("later")
 
     made.abort()
@@ -206,7 +207,7 @@ async def test_queued_messages_survive_an_abort(agent: MakeAgent) -> None:
 
 async def test_queued_messages_can_be_sent_without_a_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", "Two.", "Three.")
-    await made.prompt("first")
+    await made.run("first")
     await made.follow_up("third")
     await made.steer("second")
 
@@ -229,7 +230,7 @@ async def test_without_queued_messages_there_is_nothing_to_send(agent: MakeAgent
 
 async def test_a_message_cleared_from_the_queue_is_not_answered(agent: MakeAgent) -> None:
     made = agent("One.")
-    await made.prompt("first")
+    await made.run("first")
     await made.steer("second")
     made.hooks.on("run_start", lambda event, ctx: made.queues.clear() and None)
 
@@ -247,7 +248,7 @@ async def test_messages_stay_queued_if_the_branch_was_moved(agent: MakeAgent, se
     made = agent(move)
     made.hooks.on("turn_end", lambda event, ctx: session.append(st.user("from elsewhere")))
 
-    outcome = await made.prompt("Go")
+    outcome = await made.run("Go")
 
     assert isinstance(outcome.error, BranchMoved)
     assert outcome.text == "One."
@@ -262,7 +263,7 @@ async def test_messages_for_a_refused_prompt_stay_queued(tmp_path: Path) -> None
     theirs.append(st.user("theirs"))
 
     with pytest.raises(BranchMoved):
-        await made.prompt("Go")
+        await made.run("Go")
 
     assert made.queued.next_turn == ("By the way",)
 
@@ -277,7 +278,7 @@ async def test_only_the_message_cancelled_by_a_handler_leaves_the_queue(agent: M
     made.hooks.on("before_message", lambda event, ctx: {"cancel": "bad" in str(event.message["content"])})
     events = record_events(made.hooks)
 
-    assert (await made.prompt("Go")).cancelled
+    assert (await made.run("Go")).cancelled
 
     assert made.queued.steering == ("good", "better")
     assert [event for event in events if isinstance(event, QueueChanged)][-1].steering == ("good", "better")
@@ -292,7 +293,7 @@ async def test_a_follow_up_that_could_not_be_sent_is_queued_again(
     made.hooks.on("turn_end", lambda event, ctx: monkeypatch.setattr(session._store, "append", fail_on_full_disk))
 
     with pytest.raises(StoreError):
-        await made.prompt("Go")
+        await made.run("Go")
 
     assert made.queued == QueueSnapshot(follow_up=("later",))
 
@@ -308,14 +309,14 @@ async def test_messages_for_a_prompt_that_could_not_be_written_stay_queued(
         with monkeypatch.context() as patched:
             patched.setattr(session._store, "append", fail_on_full_disk)
             with pytest.raises(StoreError):
-                await made.prompt("Go")
+                await made.run("Go")
     else:
         off = made.hooks.on("before_message", lambda event, ctx: {"cancel": event.message["role"] == "user"})
-        assert (await made.prompt("Go")).cancelled
+        assert (await made.run("Go")).cancelled
         off()
 
     assert made.queued.next_turn == ("By the way",)
-    await made.prompt("Again")
+    await made.run("Again")
     assert list_kinds(session) == ["custom_message", "message", "message"]
     assert made.queued.next_turn == ()
 
@@ -356,7 +357,7 @@ async def test_a_message_of_an_extension_during_a_run_is_written_after_the_turn(
 
     made = agent([ToolCall("c1", "work", {})], answer, "Never.", tools=[work])
 
-    assert (await made.prompt("Go")).text == "Done."
+    assert (await made.run("Go")).text == "Done."
 
     assert list_kinds(session) == ["message", "message", "message", "custom_message", "message", "custom_message"]
     assert format_request(made) == ["user: Go", "assistant: ", "toolResult: worked", "user: During"]
@@ -380,7 +381,7 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
 
     ran = await made.run_bash("echo one; exit 2")
     await made.run_bash("echo two", in_context=False)
-    await made.prompt("Well?")
+    await made.run("Well?")
 
     assert (ran.output, ran.exit_code) == ("one", 2)
     shown = [entry.body.message for entry in session.head.path() if entry.type == "message"][:2]
@@ -436,7 +437,7 @@ async def test_a_command_during_a_run_is_written_when_the_turn_ends(agent: MakeA
         return "Done."
 
     made = agent(answer, cwd="/")
-    asking = asyncio.create_task(made.prompt("Go"))
+    asking = asyncio.create_task(made.run("Go"))
     await asked.wait()
 
     await made.run_bash("echo side")

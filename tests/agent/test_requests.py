@@ -25,7 +25,7 @@ from sessiontree.config import Config, ModelSettings, RetrySettings
 from sessiontree.core.context import NO_RESULT
 from sessiontree.core.entries import ContextEdit
 from sessiontree.core.messages import BRANCH_LEAD, COMPACTION_LEAD
-from sessiontree.hooks.events import MessageDelta
+from sessiontree.hooks.events import MessageDelta, ToolStart
 from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
@@ -34,6 +34,7 @@ from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
 from tests.agent.conftest import format_messages, get_last_message, record_events
 from tests.model.fake_server import FakeServer, calls, cut, fail, overflow, slow
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: FakeSe
     server.add(calls(("c1", "look", {"what": "a"}), ("c2", "look", {"what": "b"})), "Both.")
     agent = create_agent(session, server)
 
-    outcome = await agent.prompt("Look twice")
+    outcome = await agent.run("Look twice")
 
     assert outcome.text == "Both."
     request = server.requests[-1]
@@ -113,13 +114,13 @@ async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: FakeSe
 async def test_a_request_contains_only_the_path_of_its_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "On main.", "On idea.")
     agent = create_agent(session, server)
-    await agent.prompt("1")
+    await agent.run("1")
     session.create_branch("idea", current=False)
-    await agent.prompt("main only")
+    await agent.run("main only")
 
     other = create_agent(session, server)
     other.branch = session.branch("idea")
-    await other.prompt("idea only")
+    await other.run("idea only")
 
     assert list_request_messages(server) == [SYSTEM, build_user("1"), build_answer("One."), build_user("idea only")]
 
@@ -127,12 +128,12 @@ async def test_a_request_contains_only_the_path_of_its_branch(server: FakeServer
 async def test_a_request_contains_the_summary_of_an_abandoned_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "It went nowhere.", "Three.")
     agent = create_agent(session, server)
-    await agent.prompt("1")
+    await agent.run("1")
     start = session.head.leaf
-    await agent.prompt("2")
+    await agent.run("2")
 
     await navigate(session, start, hooks=agent.hooks, summary=SummaryRequest(model=agent.model))
-    await agent.prompt("3")
+    await agent.run("3")
 
     sent = list_request_messages(server)
     assert sent[:3] == [SYSTEM, build_user("1"), build_answer("One.")]
@@ -144,11 +145,11 @@ async def test_a_request_contains_the_summary_of_an_abandoned_branch(server: Fak
 async def test_after_a_compaction_the_summary_replaces_earlier_messages(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "All that was said.", "Three.")
     agent = create_agent(session, server)
-    await agent.prompt("1")
-    await agent.prompt("2")
+    await agent.run("1")
+    await agent.run("2")
 
     await agent.compact()
-    await agent.prompt("3")
+    await agent.run("3")
 
     sent = list_request_messages(server)
     assert sent[0] == SYSTEM
@@ -161,11 +162,11 @@ async def test_after_a_compaction_the_summary_replaces_earlier_messages(server: 
 async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.")
     agent = create_agent(session, server)
-    await agent.prompt("1")
+    await agent.run("1")
     answer = session.head.path()[-1]
 
     session.append(ContextEdit(target=answer.id, replacement={"content": "Edited."}))
-    await agent.prompt("2")
+    await agent.run("2")
 
     assert list_request_messages(server) == [SYSTEM, build_user("1"), build_answer("Edited."), build_user("2")]
 
@@ -174,14 +175,13 @@ async def test_an_aborted_answer_is_not_sent_again(server: FakeServer, session: 
     server.add(slow(), "Fine.")
     agent = create_agent(session, server)
     events = record_events(agent.hooks)
-    asking = asyncio.create_task(agent.prompt("1"))
-    while not any(isinstance(event, MessageDelta) for event in events):
-        await asyncio.sleep(0.01)
+    asking = asyncio.create_task(agent.run("1"))
+    await wait_until(lambda: any(isinstance(event, MessageDelta) for event in events))
 
     agent.abort()
-    outcome = await asyncio.wait_for(asking, 5)
+    outcome = await asyncio.wait_for(asking, 20)
     assert server.wait_for(lambda server: server.disconnects == 1)
-    await agent.prompt("2")
+    await agent.run("2")
 
     assert outcome.aborted
     assert outcome.text.startswith("word")
@@ -200,12 +200,11 @@ async def test_an_aborted_tool_call_is_reported_to_the_model(server: FakeServer,
     agent = create_agent(session, server)
     agent.tools = {"wait": wait}
     events = record_events(agent.hooks)
-    asking = asyncio.create_task(agent.prompt("1"))
-    while "ToolStart" not in {type(event).__name__ for event in events}:
-        await asyncio.sleep(0.01)
+    asking = asyncio.create_task(agent.run("1"))
+    await wait_until(lambda: any(isinstance(event, ToolStart) for event in events))
     agent.abort()
     await asking
-    await agent.prompt("2")
+    await agent.run("2")
 
     assert list_request_messages(server) == [
         SYSTEM,
@@ -223,7 +222,7 @@ async def test_a_broken_connection_keeps_the_partial_answer_and_the_run_can_cont
     agent = create_agent(session, server)
     agent.settings = Config(retry=RetrySettings(attempts=1))
 
-    outcome = await agent.prompt("1")
+    outcome = await agent.run("1")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "network"
@@ -235,9 +234,9 @@ async def test_a_broken_connection_keeps_the_partial_answer_and_the_run_can_cont
 async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeServer, session: Session) -> None:
     server.add("One.", overflow(), "All that was said.", "Two.")
     agent = create_agent(session, server)
-    await agent.prompt("1")
+    await agent.run("1")
 
-    outcome = await agent.prompt("2")
+    outcome = await agent.run("2")
 
     assert outcome.text == "Two."
     sent = list_request_messages(server)
@@ -248,7 +247,7 @@ async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeSer
 async def test_a_failure_by_a_wrong_api_key_is_written(server: FakeServer, session: Session) -> None:
     server.add(fail(401, "no such key"))
 
-    outcome = await create_agent(session, server).prompt("1")
+    outcome = await create_agent(session, server).run("1")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "auth"
@@ -274,7 +273,7 @@ WHERE = {
 model = ScriptedModel(WHERE[sys.argv[2]])
 agent = Agent(st.open(sys.argv[1]).head, model, builtin_tools(), system="", cwd=sys.argv[3])
 agent.hooks.listen(lambda event: print(type(event).__name__, flush=True))
-asyncio.run(agent.prompt("Go"))
+asyncio.run(agent.run("Go"))
 """
 
 

@@ -48,7 +48,7 @@ async def test_a_broken_connection_is_retried_without_losing_anything(server: Fa
     made = create_agent(session, server)
     reported = record_events(made.hooks)
 
-    outcome = await made.prompt("Go")
+    outcome = await made.run("Go")
 
     assert outcome.ok
     assert format_messages(session.head) == [
@@ -72,7 +72,7 @@ async def test_a_connection_that_keeps_breaking_is_an_error_after_three_retries(
     server.add(*[cut("Half")] * 4, "Never.")
     made = create_agent(session, server)
 
-    outcome = await made.prompt("Go")
+    outcome = await made.run("Go")
 
     assert isinstance(outcome.error, ModelError)
     assert len(server.requests) == 4
@@ -84,7 +84,7 @@ async def test_each_turn_has_its_own_retries(agent: MakeAgent) -> None:
     made = agent(["A", BROKEN], ["B", BROKEN], call, ["C", BROKEN], ["D", BROKEN], "Done.", settings=SOON)
     reported = record_events(made.hooks)
 
-    assert (await made.prompt("Go")).text == "Done."
+    assert (await made.run("Go")).text == "Done."
 
     assert [event.attempt for event in reported if isinstance(event, RetryScheduled)] == [1, 2, 1, 2]
 
@@ -96,14 +96,14 @@ async def test_a_permanent_failure_is_not_retried(agent: MakeAgent, kind: str) -
         ["Half", error], "Never.", settings=Config(retry=SOON.retry, compaction=CompactionSettings(enabled=False))
     )
 
-    assert (await made.prompt("Go")).error is error
+    assert (await made.run("Go")).error is error
     assert len(get_scripted_model(made).requests) == 1
 
 
 async def test_a_failure_before_the_stream_starts_is_retried_by_the_model_itself(agent: MakeAgent) -> None:
     made = agent(BROKEN, "Never.", settings=SOON)
 
-    assert (await made.prompt("Go")).error is BROKEN
+    assert (await made.run("Go")).error is BROKEN
 
 
 async def test_waiting_for_a_retry_can_be_aborted(agent: MakeAgent, session: Session) -> None:
@@ -111,7 +111,7 @@ async def test_waiting_for_a_retry_can_be_aborted(agent: MakeAgent, session: Ses
     reported = record_events(made.hooks)
     scheduled = asyncio.Event()
     made.hooks.listen(lambda event: scheduled.set() if isinstance(event, RetryScheduled) else None)
-    asking = asyncio.create_task(made.prompt("Go"))
+    asking = asyncio.create_task(made.run("Go"))
     await asyncio.wait_for(scheduled.wait(), 60)
 
     made.abort()
@@ -138,5 +138,5 @@ async def test_a_tool_call_from_a_broken_stream_is_not_run(session: Session) -> 
     model = ScriptedModel([[ToolCall("c1", "act", {}), BROKEN], "Done."])
     made = Agent(session.head, model, [act], system="", settings=SOON)
 
-    assert (await made.prompt("Go")).text == "Done."
+    assert (await made.run("Go")).text == "Done."
     assert made_calls == []

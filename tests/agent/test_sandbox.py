@@ -85,7 +85,7 @@ async def call_tool(confinement: Confinement, tool: str, **arguments: object) ->
     hooks.context.confinement = confinement
     model = ScriptedModel([ToolCall("c1", tool, arguments), "Done."])
     agent = Agent(session.head, model, [BUILTIN_TOOLS[tool]], hooks, cwd=confinement.folder)
-    await agent.prompt("Go")
+    await agent.run("Go")
     (output,) = list_results(session).values()
     return output
 
@@ -320,7 +320,7 @@ async def test_file_tools_cannot_access_secrets(server: Path, project: Path) -> 
     ]
     agent = Agent(session.head, ScriptedModel([calls, "Done."]), [*BUILTIN_TOOLS.values()], cwd=str(project))
 
-    await agent.prompt("Go")
+    await agent.run("Go")
 
     output = list_results(session)
     assert len(output) == 7

@@ -85,12 +85,12 @@ async def test_a_long_conversation_stays_complete_and_memory_does_not_grow(tmp_p
     tracemalloc.start()
     try:
         for turn in range(1, turns + 1):
-            assert (await agent.prompt(f"turn {turn}")).ok
+            assert (await agent.run(f"turn {turn}")).ok
             if turn % 20 == 0:
                 branch = session.create_branch(f"side-{turn}", current=False)
                 side = Agent(branch, model, [fetch], system="")
-                assert (await side.prompt("beside")).ok
-                side.close()
+                assert (await side.run("beside")).ok
+                await side.close()
                 assert (
                     await merge(branch, session.head, hooks=agent.hooks, summary=SummaryRequest(model=model))
                 ).summary_entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sessiontree.agent.system_prompt import MAX_INSTRUCTIONS_BYTES, SystemPart, read_instructions
+from sessiontree.agent.system_prompt import MAX_INSTRUCTIONS_BYTES, SystemPart, build_coding_prompt, read_instructions
 from sessiontree.agent.tools import builtin_tools
 from tests.agent.conftest import MakeAgent, get_scripted_model
 
@@ -66,11 +66,11 @@ def test_a_very_long_file_is_cut_off_with_a_note(tmp_path: Path) -> None:
 async def test_the_parts_are_sent_and_a_changed_file_applies_from_the_next_run(
     agent: MakeAgent, tmp_path: Path
 ) -> None:
-    made = agent("One", "Two", system=None, cwd=str(tmp_path), tools=builtin_tools("read", "ls"))
+    made = agent("One", "Two", system=build_coding_prompt, cwd=str(tmp_path), tools=builtin_tools("read", "ls"))
 
-    await made.prompt("1")
+    await made.run("1")
     (tmp_path / "AGENTS.md").write_text("Speak Latin.")
-    await made.prompt("2")
+    await made.run("2")
 
     first, second = (request.system for request in get_scripted_model(made).requests)
     assert "Your tools: read, ls." in first
@@ -88,7 +88,7 @@ async def test_the_system_prompt_can_be_replaced_and_is_not_stored(agent: MakeAg
     parts = [SystemPart(name="a", text="One."), SystemPart(name="b", text="Two.")]
     made = agent("Yes.", system=parts)
 
-    await made.prompt("Go")
+    await made.run("Go")
 
     assert get_scripted_model(made).requests[0].system == "One.\n\nTwo."
     assert all(b"Two." not in line for line in made.branch.session.read_lines())

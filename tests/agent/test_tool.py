@@ -12,8 +12,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from sessiontree.agent.json_schema import find_mismatch
-from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output, tool
+from sessiontree.agent.tool import (
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolOutput,
+    find_mismatch,
+    make_jsonable,
+    normalize_output,
+    tool,
+)
 from sessiontree.agent.tools import BUILTIN_TOOLS, builtin_tools
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
@@ -86,7 +94,7 @@ async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorat
         return within
 
     with pytest.raises(RuntimeError, match="it raised StopIteration"):
-        await asyncio.wait_for(find_user.run(build_context(find_user, name="bob")), 10)
+        await asyncio.wait_for(find_user.run(build_context(find_user, name="bob")), 20)
     made = tool(timed(later))
     assert await made.run(build_context(made, city="Rome")) == ToolOutput(content="sun in Rome")
 
@@ -271,3 +279,41 @@ def test_every_built_in_tool_has_a_description_and_a_schema_without_references(m
     assert made.description.endswith(".")
     assert made.parameters["type"] == "object"
     assert "$ref" not in str(made.parameters)
+
+
+# Values as JSON
+
+
+def build_nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def build_recursive() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        (None, None),
+        ({"path": Path("/x"), 1: 2}, {"path": "/x", "1": 2}),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        (build_nested(100), build_nested(100)),
+        (build_nested(300), "[" * 300 + "1" + "]" * 300),
+        (build_recursive(), "{'self': {...}}"),
+        (Mute(), "(cannot be converted to text)"),
+    ],
+    ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
+)
+def test_values_that_json_cannot_represent_become_text(value: Any, made: Any) -> None:
+    assert make_jsonable(value) == made

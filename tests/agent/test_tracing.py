@@ -76,7 +76,7 @@ async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> No
     tracer = Tracer()
     used = ScriptedUsage({"input": 10, "output": 5, "cacheRead": 2})
     one = create_agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
-    await one.prompt("secret question")
+    await one.run("secret question")
 
     run, first, tool, second = tracer.spans
     assert tracer.find_span == ["invoke_agent main", "chat scripted", "execute_tool look", "chat scripted"]
@@ -108,7 +108,7 @@ async def test_failures_of_models_and_tools_are_marked() -> None:
     tracer = Tracer()
     failing = ModelError("scripted:scripted", "rate", "slow down")
     one = create_agent([[ToolCall("c1", "look", {"word": "nothing"})], failing], tracer)
-    await one.prompt("Hello")
+    await one.run("Hello")
     run, first, tool, second = tracer.spans
     assert [span.attributes.get("error.type") for span in (run, first, tool, second)] == [
         "error", None, "tool_error", "error",
@@ -131,7 +131,7 @@ async def test_agents_of_a_swarm_have_separate_spans() -> None:
 async def test_tracing_can_be_removed() -> None:
     tracer, hooks = Tracer(), Hooks()
     trace(hooks, tracer)()
-    await st.Agent(st.memory().head, ScriptedModel(["Done."]), [], hooks).prompt("Hello")
+    await st.Agent(st.memory().head, ScriptedModel(["Done."]), [], hooks).run("Hello")
     assert tracer.spans == []
 
 

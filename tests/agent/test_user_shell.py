@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.tools.command_runner import CommandError, CommandResult
+from sessiontree.agent.tools.bash_tool import CommandError, CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.core.entries import Entry
 from sessiontree.core.messages import extract_text, get_role
@@ -41,14 +41,14 @@ class StartedCommand:
 
     async def finish(self) -> None:
         await asyncio.to_thread(self._fifo.write_text, "over")
-        assert (await asyncio.wait_for(self.task, 10)).output == "begun\nover"
+        assert (await asyncio.wait_for(self.task, 20)).output == "begun\nover"
 
 
 async def wait_for_output(hooks: Hooks, word: str) -> None:
     """Wait until a command has printed a word."""
     said = asyncio.Event()
     off = hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) and word in event.text else None)
-    await asyncio.wait_for(said.wait(), 10)
+    await asyncio.wait_for(said.wait(), 20)
     off()
 
 
@@ -123,7 +123,7 @@ async def test_moving_down_counts_as_a_move(agent: MakeAgent, session: Session, 
 async def test_messages_during_a_command_are_not_a_move(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent("Fine.")
     command = await begun(made)
-    await made.prompt("Meanwhile")
+    await made.run("Meanwhile")
 
     await command.finish()
 
@@ -147,8 +147,8 @@ async def test_a_run_on_another_branch_is_not_affected_by_a_command(
     made = agent([Delay(30), "never"])
     command = await begun(made)
     made.branch = session.create_branch("other")
-    asking = asyncio.create_task(made.prompt("Go"))
-    async with asyncio.timeout(10):
+    asking = asyncio.create_task(made.run("Go"))
+    async with asyncio.timeout(60):
         while not get_scripted_model(made).requests:
             await asyncio.sleep(0.01)
 
@@ -172,7 +172,7 @@ async def test_a_prompt_cancelled_by_a_handler_leaves_nothing_queued(
 
     made.hooks.on(Input, refuse)
     command = await begun(made)
-    asking = asyncio.create_task(made.prompt("Go"))
+    asking = asyncio.create_task(made.run("Go"))
     await asyncio.sleep(0)
     assert made.running
     await command.finish()
@@ -216,7 +216,7 @@ async def test_output_of_a_command_is_written_after_a_failed_run(
     made.hooks.on("run_start", move)
 
     with pytest.raises(BranchMoved):
-        await made.prompt("Go")
+        await made.run("Go")
 
     (written,) = list_commands(session)
     assert get_messages([written])[0]["output"] == "side"
@@ -226,7 +226,7 @@ async def test_shutdown_waits_until_results_are_written(agent: MakeAgent, sessio
     made = agent()
     await begun(made)
 
-    await made.shutdown()
+    await made.abort_and_wait()
 
     assert (get_last_message(session.head)["output"], get_last_message(session.head)["cancelled"]) == ("begun", True)
 
@@ -245,7 +245,7 @@ async def test_a_command_cancelled_twice_keeps_its_output(agent: MakeAgent, sess
     await asked
     made.abort()
 
-    assert (await asyncio.wait_for(running, 10)).aborted
+    assert (await asyncio.wait_for(running, 20)).aborted
     assert get_last_message(session.head)["output"].startswith("begun")
 
 
@@ -257,7 +257,7 @@ async def test_cancelling_the_caller_ends_the_command_and_keeps_its_output(
     command.task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(command.task, 10)
+        await asyncio.wait_for(command.task, 20)
     assert (get_last_message(session.head)["output"], get_last_message(session.head)["cancelled"]) == ("begun", True)
 
 

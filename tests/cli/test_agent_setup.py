@@ -14,10 +14,10 @@ import sessiontree as st
 from sessiontree.cli.agent_setup import print_notice
 from sessiontree.cli.app import run
 from sessiontree.hooks.events import Notice, RetryScheduled, RunEnd
-from sessiontree.model.last_choice import remember_model
+from sessiontree.model.selection import remember_model
 from tests.cli.conftest import HOSTILE, Run
-from tests.cli.test_prompt import read_asked
-from tests.cli.test_prompt import server as server
+from tests.cli.test_chat import read_asked
+from tests.cli.test_chat import server as server
 from tests.model.fake_server import FakeServer, calls, fail
 
 HOME = "SESSIONTREE_HOME"

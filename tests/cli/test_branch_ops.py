@@ -221,7 +221,7 @@ def test_compact_asks_the_model_and_uncompact_reverts_it(cli: Run, ids, server: 
     shown = cli("compact", "speed", "--focus", "speed")
 
     compaction = read_head()
-    assert shown.startswith(f"{compaction.id} on dict, kept from {ids[4][:8]}; before: ")
+    assert shown.startswith(f"{compaction.id} on dict, keeping entries from {ids[4][:8]}; ")
     assert compaction.body.summary == "They spoke."
     assert "speed" in read_last_prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")

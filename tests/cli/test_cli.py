@@ -147,14 +147,14 @@ def test_usage_accepts_all_fields(data, talk) -> None:
 @pytest.mark.parametrize(
     ("option", "given", "message"),
     [
-        ("--message", {"role": "user"}, "--message needs content"),
-        ("--message", {"role": "assistant", "content": None}, "--message needs content"),
-        ("--message", {"role": "toolResult", "content": "x"}, "--message needs the toolCallId"),
+        ("--message", {"role": "user"}, "needs content"),
+        ("--message", {"role": "assistant", "content": None}, "needs content"),
+        ("--message", {"role": "toolResult", "content": "x"}, 'needs the "toolCallId"'),
         ("--entry", {"type": "message"}, "--entry needs message"),
         ("--entry", {"type": "message", "message": "hi"}, "--entry needs message"),
         ("--entry", {"type": "message", "message": {}}, "--entry needs message"),
-        ("--entry", {"type": "message", "message": {"content": "x"}}, "--entry needs a role"),
-        ("--entry", {"type": "message", "message": {"role": "user"}}, "--entry needs content"),
+        ("--entry", {"type": "message", "message": {"content": "x"}}, "has no role"),
+        ("--entry", {"type": "message", "message": {"role": "user"}}, "needs content"),
         ("--entry", {"type": "compaction"}, "--entry needs summary"),
         ("--entry", {"type": "compaction", "summary": ""}, "--entry needs summary"),
         ("--entry", {"type": "custom_message", "customType": "note"}, "--entry needs content"),
@@ -541,7 +541,7 @@ def test_a_folder_is_rejected_as_a_session(fails) -> None:
 
 def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path) -> None:
     session = st.open("@")
-    entry = session.append(st.Message({"role": HOSTILE, "content": HOSTILE, "command": HOSTILE}))
+    entry = session.append(st.Message({"role": "bashExecution", "output": HOSTILE, "command": HOSTILE}))
     session.append(st.Opaque(type=HOSTILE, fields={HOSTILE: HOSTILE}))
     session.append(st.assistant([st.tool_call(HOSTILE, HOSTILE, {"path": HOSTILE})], model=HOSTILE, provider=HOSTILE))
     session.append(st.CustomMessage(custom_type=HOSTILE, content=HOSTILE))
@@ -549,7 +549,12 @@ def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path
     session.label(entry, HOSTILE)
     session.rename(HOSTILE)
     session._store.append(
-        [b'{"type":"x","id":"a\x7f\xc2\x9b","parentId":null,"timestamp":"\\u001b","branch":"b\xc2\x9b"}'],
+        [
+            json.dumps(
+                {"type": "message", "id": "h", "parentId": None, "message": {"role": HOSTILE, "content": HOSTILE}}
+            ).encode(),
+            b'{"type":"x","id":"a\x7f\xc2\x9b","parentId":null,"timestamp":"\\u001b","branch":"b\xc2\x9b"}',
+        ],
         after=session._load().cursor,
     )
 
@@ -773,14 +778,15 @@ def test_every_kind_of_fault_is_found_and_repaired_without_touching_the_file(
 ) -> None:
     before = text.encode("utf-8", "surrogateescape")
     (here / "bad.jsonl").write_bytes(before)
-    assert {problem["kind"] for problem in data("doctor", "bad.jsonl", code=1)["problems"]} == {kind}
+    problems = data("doctor", "bad.jsonl", code=1)["problems"]
+    assert {problem["kind"] for problem in problems if problem["severity"] == "fault"} == {kind}
 
     report = data("doctor", "bad.jsonl", "--repair", code=1)
 
     assert {repair["kind"] for repair in report["repairs"]} == {kind}
     assert (here / "bad.jsonl").read_bytes().startswith(before)
     sound = report["repaired"] or "bad.jsonl"
-    assert data("doctor", sound)["problems"] == []
+    assert [problem for problem in data("doctor", sound)["problems"] if problem["severity"] == "fault"] == []
 
 
 def test_every_documented_kind_of_fault_is_tested() -> None:
@@ -867,7 +873,7 @@ def test_doctor_reports_a_failed_repair_and_continues(cli, here: Path) -> None:
     newer, lengthy = [json.loads(line) for line in cli("doctor", ".", "--repair", "--json", code=1).splitlines()]
 
     assert [problem["kind"] for problem in newer["problems"]] == ["newer_version", "missing_head"]
-    assert newer["refused"].endswith("it is of version 9, and a repaired copy would not be")
+    assert newer["refused"].endswith("it has version 9; a repaired copy would have version 3")
     assert [problem["kind"] for problem in lengthy["problems"]] == ["malformed_line"]
     assert lengthy["refused"].endswith("File name too long")
     assert "not repaired" in cli("doctor", long, "--repair", code=1)

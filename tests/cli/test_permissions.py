@@ -12,8 +12,8 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.swarm.journal import list_swarms
 from tests.cli.conftest import Run
-from tests.cli.test_prompt import read_asked
-from tests.cli.test_prompt import server as server
+from tests.cli.test_chat import read_asked
+from tests.cli.test_chat import server as server
 from tests.model.fake_server import FakeServer, calls
 
 TOUCH = ("c1", "bash", {"command": "touch made"})

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.shapes import content_of
+from tests.shapes import build_content
 
 COUNT = 2_000
 MEASURED = """
@@ -43,7 +43,7 @@ def measure_cost(file: Path, *options: str) -> TreeCost:
 @pytest.mark.parametrize("shape", ["comb", "wide", "labels", "calls", "nested_branches"])
 def test_memory_of_tree_grows_linearly(shape: str, options: tuple[str, ...], tmp_path: Path) -> None:
     for name, count in (("none", 0), ("small", COUNT), ("large", 2 * COUNT)):
-        (tmp_path / f"{name}.jsonl").write_bytes(content_of(shape, count))
+        (tmp_path / f"{name}.jsonl").write_bytes(build_content(shape, count))
 
     none, small, large = (measure_cost(tmp_path / f"{name}.jsonl", *options) for name in ("none", "small", "large"))
 

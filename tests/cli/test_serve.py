@@ -23,7 +23,7 @@ from sessiontree.cli.app import run
 from sessiontree.home import get_home as home_folder
 from sessiontree.server.auth import TokenStore
 from sessiontree.server.request_checks import ServerLimits
-from tests.shapes import lines_of
+from tests.shapes import build_lines
 
 
 @contextmanager
@@ -217,7 +217,7 @@ def create_large_session(count: int) -> str:
         session.head.append(st.user("question"))
     assert session.file is not None
     header = session.file.read_bytes().split(b"\n", 1)[0]
-    session.file.write_bytes(b"\n".join([header, *lines_of("comb", count)[1:], b""]))
+    session.file.write_bytes(b"\n".join([header, *build_lines("comb", count)[1:], b""]))
     return session.id
 
 

@@ -60,7 +60,7 @@ def test_ls_prints_one_json_line_per_session(rows, talk: st.Session, here: Path)
 
 def test_ls_shows_name_times_counts_and_first_message(cli, talk: st.Session) -> None:
     assert talk.file is not None
-    fork = st.fork(talk, at="HEAD~1")
+    fork = talk.fork(at="HEAD~1")
     (talk.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
 
     text = cli("ls")

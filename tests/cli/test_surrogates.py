@@ -9,7 +9,7 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from tests.reliability.harness import times
-from tests.surrogates import hostile_files
+from tests.surrogates import write_hostile_files
 
 EVERY = times(6, torture=1)
 """Run every n-th command on each file; a long run uses all commands."""
@@ -43,7 +43,7 @@ def test_no_command_fails_on_a_lone_surrogate(here: Path, capsys: pytest.Capture
     good = st.create("good")
     good.append(st.user("hello"))
     assert good.file is not None
-    files = hostile_files(Path(good.file).parent, here)
+    files = write_hostile_files(Path(good.file).parent, here)
     assert len(files) > 100
     failed: list[str] = []
 

@@ -18,20 +18,18 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
-from sessiontree.cli.swarm_output import format_resume_command
-from sessiontree.cli.swarm_setup import AgentTable, BudgetTable, SwarmFile, load_swarm_file
+from sessiontree.cli.swarm_run import AgentTable, BudgetTable, SwarmFile, format_resume_command, load_swarm_file
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
-from sessiontree.extensions.source_files import read_named_extensions
-from sessiontree.extensions.trust import TrustStore
+from sessiontree.extensions.trusted_files import TrustStore, read_named_extensions
 from sessiontree.home import get_home
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.journal import list_swarms
-from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.records import SwarmStatus
 from tests.cli.conftest import Run
 from tests.cli.test_branch_ops import server as server
 from tests.cli.test_cli import complete
-from tests.model.fake_server import FakeServer, calls, fail, slow
+from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-file.md"
 
@@ -159,7 +157,7 @@ def test_a_budget_pauses_a_swarm_and_a_larger_one_resumes_it(cli: Run, server: F
     asked = len(server.requests)
     shown = cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
 
-    assert "paused: the budget is used up: tokens 17 of 10" in paused
+    assert "paused: the budget is used up: 17 of 10 tokens" in paused
     assert "resume with a larger budget: `sessiontree swarm resume review`" in paused
     assert asked == 1
     assert "review completed" in shown
@@ -570,3 +568,32 @@ def test_the_resume_command_is_quoted_for_the_shell() -> None:
         format_resume_command("crew; touch pwned", durable=True)
         == "sessiontree swarm resume 'crew; touch pwned' --durable"
     )
+
+
+def test_a_limit_that_cannot_be_enforced_pauses_the_swarm_and_resume_can_remove_it(
+    cli: Run, server: FakeServer, file: Path
+) -> None:
+    file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
+    server.add("One.", "Two.")
+
+    paused = cli("swarm", "run", "review.toml", "--max-cost", "1", code=3)
+    asked = len(server.requests)
+    shown = cli("swarm", "resume", "review", "--max-cost", "0")
+
+    assert "budget use unknown" in paused
+    assert "paused: the cost limit cannot be enforced: the cost of openai:scripted is unknown" in paused
+    assert "resume with 0 for that limit: `sessiontree swarm resume review`" in paused
+    assert asked == 1
+    assert "review completed" in shown
+    assert "of the budget" not in shown
+
+
+def test_unreported_usage_is_shown_as_unknown(cli: Run, server: FakeServer, file: Path) -> None:
+    server.add(*[Answer(text="Fine.", usage=None)] * 2)
+
+    shown = cli("swarm", "run", "review.toml")
+
+    _, _, _, first, _, total, *_ = shown.splitlines()
+    assert first.split()[3:5] == ["-", "-"]
+    assert total.split()[2:4] == ["-", "-"]
+    assert cli("swarm", "ls").splitlines()[1].split()[6:8] == ["-", "-"]

@@ -16,7 +16,7 @@ import pytest
 import sessiontree as st
 from sessiontree.swarm.durable.database import WorkDatabase
 from sessiontree.swarm.durable.executor import has_active_jobs
-from sessiontree.swarm.durable.roster import Roster, WorkerInfo
+from sessiontree.swarm.durable.worker_roster import Roster, WorkerInfo
 from sessiontree.swarm.journal import list_swarms
 from tests.cli.conftest import Run
 from tests.cli.test_branch_ops import server as server

@@ -88,7 +88,7 @@ async def test_an_empty_shell_command_is_refused_and_not_stored(
     assert not session.tree.real_count
 
 
-async def test_a_command_of_the_shell_without_a_model_is_given_up(
+async def test_a_shell_command_without_a_model_can_be_aborted(
     make_controller: MakeController, session: Session
 ) -> None:
     at = make_controller(model=None)
@@ -97,7 +97,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(
 
     at.abort()
 
-    assert (await asyncio.wait_for(running, 10)).text == "begun"
+    assert (await asyncio.wait_for(running, 20)).text == "begun"
     assert session.head.path()[-1].body.message["cancelled"] is True
     assert (await at.submit("!echo again")).text == "again"
 
@@ -136,7 +136,7 @@ async def test_shell_output_is_stored_on_the_branch_where_it_started(
     await wait_for_output(at)
     await at.branch_here("elsewhere")
     await over("other")
-    await asyncio.wait_for(beside, 10)
+    await asyncio.wait_for(beside, 20)
     on_main = session.branch("main").path()[-1]
     assert (on_main.parent, on_main.body.message["output"]) == (last, "begun\nover")
     assert session.heads.current == "elsewhere"
@@ -146,7 +146,7 @@ async def test_shell_output_is_stored_on_the_branch_where_it_started(
     left = at.branch.leaf
     await at.move_to(session.tree[answer])
     await over("above")
-    await asyncio.wait_for(moved, 10)
+    await asyncio.wait_for(moved, 20)
     late = session.tree.entries[-1]
     assert (late.parent, late.branch, late.body.message["output"]) == (left, None, "begun\nover")
     assert at.branch.leaf == answer
@@ -173,14 +173,14 @@ async def test_shell_output_is_stored_after_the_turn_of_a_new_model(
     await wait_for_output(at)
     await at.set_model("scripted:late")
     answer = asyncio.create_task(at.submit("hi"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not at.model.requests:
             await asyncio.sleep(0.01)
     await asyncio.to_thread(Path("end").write_text, "over")
-    assert (await asyncio.wait_for(shell, 10)).text == "begun\nover"
+    assert (await asyncio.wait_for(shell, 20)).text == "begun\nover"
     gate.set()
 
-    outcome = (await asyncio.wait_for(answer, 10)).outcome
+    outcome = (await asyncio.wait_for(answer, 20)).outcome
 
     assert outcome is not None
     assert outcome.text == "Fine."
@@ -197,11 +197,11 @@ async def wait_for_output(at: SessionController) -> None:
     """Wait until a command of the shell has said so."""
     said = asyncio.Event()
     off = at.hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) else None)
-    await asyncio.wait_for(said.wait(), 10)
+    await asyncio.wait_for(said.wait(), 20)
     off()
 
 
-async def test_a_summary_is_given_up_and_the_person_stays(make_controller: MakeController, session: Session) -> None:
+async def test_aborting_a_summary_does_not_move_the_branch(make_controller: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
     at = make_controller([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
@@ -209,7 +209,7 @@ async def test_a_summary_is_given_up_and_the_person_stays(make_controller: MakeC
 
     at.abort()
 
-    assert "Cancelled" in await asyncio.wait_for(popping, 5)
+    assert "Cancelled" in await asyncio.wait_for(popping, 20)
     assert session.head.leaf == last
 
 
@@ -232,7 +232,7 @@ async def test_prompts_and_moves_are_refused_during_a_summary(
     assert not idle.done()
     at.abort()
 
-    await asyncio.wait_for(idle, 5)
+    await asyncio.wait_for(idle, 20)
     assert "Cancelled" in await moving
     assert not at.is_running
     assert len(at.model.requests) == 1
@@ -274,10 +274,10 @@ async def test_abort_stops_waiting_for_navigation_handlers(make_controller: Make
 
     at.hooks.on(Navigated, takes_its_time)
     popping = asyncio.create_task(run(at, "/pop"))
-    await asyncio.wait_for(called.wait(), 10)
+    await asyncio.wait_for(called.wait(), 20)
     at.abort()
 
-    assert "with a summary" in await asyncio.wait_for(popping, 10)
+    assert "with a summary" in await asyncio.wait_for(popping, 20)
 
 
 async def test_closing_during_a_summary_changes_nothing(make_controller: MakeController, session: Session) -> None:
@@ -286,7 +286,7 @@ async def test_closing_during_a_summary_changes_nothing(make_controller: MakeCon
     popping = asyncio.create_task(run(at, "/pop"))
     await wait_for_request(at)
 
-    await asyncio.wait_for(at.close(), 10)
+    await asyncio.wait_for(at.close(), 20)
 
     assert "Cancelled" in await popping
     with st.open(session.file) as again:
@@ -295,7 +295,7 @@ async def test_closing_during_a_summary_changes_nothing(make_controller: MakeCon
 
 async def wait_for_request(at: SessionController) -> None:
     """Wait until the model is asked."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not at.model.requests:
             await asyncio.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""Commands that show information or set the model and the thinking level."""
+"""Commands that show information or set the model, the thinking level and the permission mode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.permission_rules import RuleSet, parse_rule
+from sessiontree.agent.permissions import Permissions
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelInfo
@@ -198,7 +200,7 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
 
     at = make_controller(session=session, model=make_scripted_model("usual", answer))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with pytest.raises(InvalidOperation, match="nothing is unsaved"):
+    with pytest.raises(InvalidOperation, match="no unsaved answers"):
         await run(at, "/save-unsaved kept.jsonl")
     with full:
         outcome = (await at.submit("Hello")).outcome
@@ -208,3 +210,45 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
     assert outcome.text == "It cost much."
     assert await run(at, "/save-unsaved kept.jsonl") == f"Saved to {Path.cwd() / 'kept.jsonl'}."
     assert json.loads(Path("kept.jsonl").read_text())["content"][0]["text"] == "It cost much."
+
+
+async def test_the_mode_and_all_rules_are_shown(make_controller: MakeController, tmp_path: Path) -> None:
+    (tmp_path / "permissions.toml").write_text('deny = ["bash:sudo *"]\n')
+    at = make_controller(permissions=Permissions(allow=["bash:git *"], ask=["edit"], home=str(tmp_path)))
+
+    shown = (await at.submit("/permissions")).text.split("\n")
+
+    assert [line.split() for line in shown] == [
+        ["mode", "ask"],
+        ["deny", "bash:sudo", "*"],
+        ["ask", "edit"],
+        ["allow", "bash:git", "*"],
+    ]
+
+
+async def test_the_mode_changes_and_a_project_limits_it(make_controller: MakeController) -> None:
+    permissions = Permissions()
+    at = make_controller(permissions=permissions)
+
+    assert (await at.submit("/permissions allow-edits")).text == "Permission mode: allow-edits"
+    assert permissions.mode == "allow-edits"
+    permissions.restrict("ask", RuleSet(deny=(parse_rule("bash"),)))
+    limited = (await at.submit("/permissions allow-all")).text
+    assert limited == "Permission mode: ask (restricted by the project)"
+    with pytest.raises(InvalidOperation, match="no permission mode 'all'"):
+        await at.submit("/permissions all")
+
+
+async def test_permissions_off_is_reported(make_controller: MakeController) -> None:
+    with pytest.raises(InvalidOperation, match="may use all of its tools"):
+        await make_controller().submit("/permissions")
+
+
+async def test_grants_of_a_session_do_not_apply_to_the_next(make_controller: MakeController) -> None:
+    permissions = Permissions()
+    at = make_controller(permissions=permissions)
+    permissions._shared.granted.append(parse_rule("bash"))
+
+    await at.submit("/new")
+
+    assert permissions.granted == ()

@@ -309,7 +309,7 @@ async def test_an_empty_conversation_cannot_be_compacted_or_answered(make_contro
     at = make_controller()
 
     assert await run(at, "/compact") == "Nothing to compact."
-    with pytest.raises(InvalidOperation, match="no user message"):
+    with pytest.raises(InvalidOperation, match="no message to retry"):
         await run(at, "/retry")
     with pytest.raises(InvalidOperation, match="nothing to undo"):
         await run(at, "/undo")

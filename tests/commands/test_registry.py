@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.builtin import get_builtin_commands
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.registry import (
     Argument,
@@ -16,6 +16,7 @@ from sessiontree.commands.registry import (
     CommandRegistry,
     Completion,
     WordReader,
+    get_builtin_commands,
     parse_line,
     quote_word,
 )
@@ -161,3 +162,19 @@ def test_files_are_completed_below_the_folder_of_the_session(make_controller: Ma
     assert at.commands.complete(at, "/export o").choices == ("old/",)
     assert at.commands.complete(at, "/export old/").choices == ("old/deep/",)
     assert at.commands.complete(at, "/export nowhere/").choices == ()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "command.md"
+
+
+def test_every_command_is_on_its_page_as_it_is_used() -> None:
+    text = PAGE.read_text().replace("\\|", "|")
+
+    for command in get_builtin_commands():
+        assert f"`{command.usage}`" in text
+
+
+def test_help_lists_every_command_once() -> None:
+    names = [command.name for command in get_builtin_commands()]
+
+    assert len(names) == len(set(names)) == 35

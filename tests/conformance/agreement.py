@@ -1,8 +1,8 @@
 """Where sessiontree and pi must agree: each function returns sentences, one for every difference.
 
-What pi says comes from the real one (`tests.peers`) or from recordings of it. Three differences
-are meant and passed over: pi's leaf may be an annotation where our head is the entry above it;
-the wording round summaries and shell runs is our own; and we do not send a tool result whose call
+The results of pi come from the real program (`tests.peers`) or from recordings of it. Three differences
+are intended and ignored: pi's leaf may be an annotation where our head is the entry above it;
+we word summaries and shell runs differently; and we do not send a tool result whose call
 is not in the context.
 """
 
@@ -15,11 +15,11 @@ from sessiontree import Context, Session, build_context
 
 Json = dict[str, Any]
 WORDED = {"compactionSummary": ("summary",), "branchSummary": ("summary",), "bashExecution": ("command", "output")}
-"""The roles that are sent in words of the program, with what those words are about."""
+"""The roles that each program words differently, with the fields that the text must contain."""
 
 
-def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
-    """How an open session differs from pi's description of the same file."""
+def find_differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
+    """Compare an open session with pi's description of the same file."""
     tree, leaf = session.tree, session.heads.leaf
     rows = [
         (
@@ -31,14 +31,18 @@ def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
         for entry, depth in tree.walk()
     ]
     found = [
-        *_unequal("session id", session.id, pi["header"]["id"]),
-        *_unequal("folder", session.cwd, pi["header"]["cwd"]),
-        *_unequal("number of entries", len(tree), pi["entryCount"]),
-        *_unequal("leaf", leaf, tree.skip_annotations(pi["leafId"])),
-        *_unequal("path", real_ids(session, [entry.id for entry in tree.path(leaf)]), real_ids(session, pi["branch"])),
-        *_unequal("labels", tree.labels, pi["labels"]),
-        *_unequal("name", session.name, pi["name"]),
-        *_unequal_lists(
+        *_compare("session id", session.id, pi["header"]["id"]),
+        *_compare("folder", session.cwd, pi["header"]["cwd"]),
+        *_compare("number of entries", len(tree), pi["entryCount"]),
+        *_compare("leaf", leaf, tree.skip_annotations(pi["leafId"])),
+        *_compare(
+            "path",
+            drop_annotations(session, [entry.id for entry in tree.path(leaf)]),
+            drop_annotations(session, pi["branch"]),
+        ),
+        *_compare("labels", tree.labels, pi["labels"]),
+        *_compare("name", session.name, pi["name"]),
+        *_compare_lists(
             "tree row",
             rows,
             [(row["id"], row["depth"], row.get("label"), row.get("labelTimestamp")) for row in pi["tree"]],
@@ -46,32 +50,32 @@ def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
     ]
     if not found:  # otherwise every context would repeat it
         for context in pi["contexts"]:
-            found += context_differences(build_context(tree, context["leaf"]), context)
+            found += compare_contexts(build_context(tree, context["leaf"]), context)
     return found
 
 
-def real_ids(session: Session, ids: Iterable[str]) -> list[str]:
-    """`ids` without those of annotations."""
+def drop_annotations(session: Session, ids: Iterable[str]) -> list[str]:
+    """Return `ids` without those of annotations."""
     return [id for id in ids if not session.tree[id].is_annotation]
 
 
-def context_differences(ours: Context, pi: Mapping[str, Any]) -> list[str]:
-    """How a context differs from pi's, and so what is sent of it."""
+def compare_contexts(ours: Context, pi: Mapping[str, Any]) -> list[str]:
+    """Compare a context, and the messages sent from it, with pi's."""
     at = f"at {ours.leaf}: "
     return [
         at + difference
         for difference in (
-            *_unequal("error", None, pi.get("error")),
-            *_unequal("model", ours.model, pi.get("model")),
-            *_unequal("thinking level", ours.thinking_level, pi.get("thinkingLevel")),
-            *_unequal_lists("message", list(ours.messages), pi.get("messages", [])),
-            *sent_differences(pi.get("messages", []), ours.convert_messages(), pi.get("llm", [])),
+            *_compare("error", None, pi.get("error")),
+            *_compare("model", ours.model, pi.get("model")),
+            *_compare("thinking level", ours.thinking_level, pi.get("thinkingLevel")),
+            *_compare_lists("message", list(ours.messages), pi.get("messages", [])),
+            *compare_sent_messages(pi.get("messages", []), ours.convert_messages(), pi.get("llm", [])),
         )
     ]
 
 
-def sent_differences(messages: Sequence[Json], ours: Sequence[Json], pi: Sequence[Json]) -> list[str]:
-    """How what we send of a context's `messages` differs from what pi sends, wording aside."""
+def compare_sent_messages(messages: Sequence[Json], ours: Sequence[Json], pi: Sequence[Json]) -> list[str]:
+    """Compare what we send of a context's `messages` with what pi sends, ignoring the wording."""
     found: list[str] = []
     calls = {
         block["id"]
@@ -86,53 +90,53 @@ def sent_differences(messages: Sequence[Json], ours: Sequence[Json], pi: Sequenc
             continue
         what, sent_by_pi = f"sent for message {index}", next(their, None)
         if message["role"] == "toolResult" and message["toolCallId"] not in calls:
-            found += _unequal(what + ", a result without its call", message, sent_by_pi)
+            found += _compare(what + ", a result without its call", message, sent_by_pi)
             continue
         sent = next(our, None)
         if message["role"] in WORDED and sent is not None and sent_by_pi is not None:
             about = [message[key] for key in WORDED[message["role"]]]
-            found += [f"{what}: {part!r} is missing in {sent!r}" for part in about if part not in _only_text(sent)]
-            sent, sent_by_pi = _unworded(sent), _unworded(sent_by_pi)
-        found += _unequal(what, sent, sent_by_pi)
+            found += [f"{what}: {part!r} is missing in {sent!r}" for part in about if part not in _get_only_text(sent)]
+            sent, sent_by_pi = _strip_wording(sent), _strip_wording(sent_by_pi)
+        found += _compare(what, sent, sent_by_pi)
     found += [f"sent by us alone: {extra!r}" for extra in our]
     found += [f"sent by pi alone: {extra!r}" for extra in their]
     return found
 
 
-def _only_text(message: Json) -> str:
-    """The text of a message that consists of one text block."""
+def _get_only_text(message: Json) -> str:
+    """Return the text of a message that consists of one text block."""
     [block] = message["content"]
     return block["text"]
 
 
-def _unworded(message: Json) -> Json:
+def _strip_wording(message: Json) -> Json:
     return {**message, "content": [{**block, "text": "…"} for block in message["content"]]}
 
 
-def fork_differences(ours: Sequence[Json], pi: Sequence[Json]) -> list[str]:
-    """How the lines of our path fork differ from pi's, new ids and our head record aside."""
+def compare_forks(ours: Sequence[Json], pi: Sequence[Json]) -> list[str]:
+    """Compare the lines of our path fork with pi's, ignoring new ids and our head record."""
     found: list[str] = []
     for key in ("version", "cwd"):
-        found += _unequal(f"header's {key}", ours[0].get(key), pi[0].get(key))
+        found += _compare(f"header's {key}", ours[0].get(key), pi[0].get(key))
     lines = list(ours[1:])
     if lines:
         record = lines.pop()
         if record.get("customType") != "sessiontree.head":
-            found.append(f"the last line is no head record: {record!r}")
-    kept, labels = _parted(lines)
-    pi_kept, pi_labels = _parted(pi[1:])
-    found += _unequal_lists("kept line", kept, pi_kept)
-    found += _unequal_lists("label", _label_values(labels), _label_values(pi_labels))
+            found.append(f"the last line is not a head record: {record!r}")
+    kept, labels = _split_labels(lines)
+    pi_kept, pi_labels = _split_labels(pi[1:])
+    found += _compare_lists("kept line", kept, pi_kept)
+    found += _compare_lists("label", _label_values(labels), _label_values(pi_labels))
     if any(line["type"] == "label" for line in lines[: len(kept)]):
-        found.append("a label stands among the kept lines")
+        found.append("a label is among the kept lines")
     above = kept[-1]["id"] if kept else None
     for label in labels:
-        found += _unequal(f"parent of label {label['label']!r}", label["parentId"], above)
+        found += _compare(f"parent of label {label['label']!r}", label["parentId"], above)
         above = label["id"]
     return found
 
 
-def _parted(lines: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+def _split_labels(lines: Sequence[Json]) -> tuple[list[Json], list[Json]]:
     return [line for line in lines if line["type"] != "label"], [line for line in lines if line["type"] == "label"]
 
 
@@ -140,13 +144,13 @@ def _label_values(labels: Sequence[Json]) -> list[tuple[str, str, str]]:
     return [(line["targetId"], line["label"], line["timestamp"]) for line in labels]
 
 
-def _unequal(what: str, ours: object, pi: object) -> list[str]:
+def _compare(what: str, ours: object, pi: object) -> list[str]:
     return [] if ours == pi else [f"{what}: {ours!r} here, {pi!r} in pi"]
 
 
-def _unequal_lists(what: str, ours: Sequence[object], pi: Sequence[object]) -> list[str]:
-    """The first difference of two lists, which is the one to look at."""
+def _compare_lists(what: str, ours: Sequence[object], pi: Sequence[object]) -> list[str]:
+    """Return the first difference of two lists, which usually explains the others."""
     for index, (our, their) in enumerate(zip(ours, pi, strict=False)):
         if our != their:
-            return _unequal(f"{what} {index}", our, their)
-    return _unequal(f"number of {what}s", len(ours), len(pi))
+            return _compare(f"{what} {index}", our, their)
+    return _compare(f"number of {what}s", len(ours), len(pi))

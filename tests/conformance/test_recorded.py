@@ -1,6 +1,6 @@
-"""Recorded files of the real pi: through the library and through the commands we say of them what pi said.
+"""Recorded files of the real pi: the library and the commands read them as pi did.
 
-`data/pi-1.5.0/N.jsonl` was written by pi 1.5.0 and `N.expected.json` is what it said of the file;
+`data/pi-1.5.0/N.jsonl` was written by pi 1.5.0, and `N.expected.json` is its description of the file;
 `data/pi-v1` has a session of its version 1.
 """
 
@@ -18,7 +18,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from tests.conformance.agreement import differences, fork_differences, sent_differences
+from tests.conformance.agreement import compare_forks, compare_sent_messages, find_differences
 
 DATA = Path(__file__).parent / "data"
 FILES = sorted((DATA / "pi-1.5.0").glob("*.jsonl"))
@@ -31,22 +31,22 @@ Command = Callable[..., list[Json]]
 each_file = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 
 
-def parsed(file: Path) -> list[Json]:
+def parse_lines(file: Path) -> list[Json]:
     return [json.loads(line) for line in file.read_bytes().split(b"\n") if line]
 
 
-def recorded(file: Path) -> Json:
+def read_recording(file: Path) -> Json:
     return json.loads(file.with_suffix(".expected.json").read_bytes())
 
 
-def place(id: str | None) -> str:
-    """How a command is told of a place."""
+def name_place(id: str | None) -> str:
+    """Return a place as an argument of a command."""
     return "root" if id is None else id
 
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command with --json and returns the objects that it prints."""
+    """Run a command with --json and return the objects that it prints."""
 
     def run_it(*arguments: str | Path) -> list[Json]:
         code = run([*map(str, arguments), "--json"])
@@ -58,7 +58,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def rows(nodes: list[Json], first: set[str] | None = None) -> list[Json]:
-    """The nodes of a recorded tree, depth first, with depth and parent; those in `first` before their siblings."""
+    """Return the nodes of a recorded tree, depth first; nodes in `first` come before their siblings."""
     found: list[Json] = []
     waiting: list[tuple[Json, int, str | None]] = [(node, 0, None) for node in nodes]
     waiting.sort(key=lambda item: item[0]["id"] not in (first or ()))
@@ -71,9 +71,9 @@ def rows(nodes: list[Json], first: set[str] | None = None) -> list[Json]:
     return found
 
 
-def described(file: Path) -> Json:
-    """The recording as pi would describe the file now."""
-    expected, (header, *lines) = recorded(file), parsed(file)
+def describe_recording(file: Path) -> Json:
+    """Return the recording in the form of pi's descriptions."""
+    expected, (header, *lines) = read_recording(file), parse_lines(file)
     label_times = {line["targetId"]: line["timestamp"] for line in lines if line["type"] == "label"}
     return {
         "header": header,
@@ -92,21 +92,21 @@ def described(file: Path) -> Json:
 
 @each_file
 def test_a_recorded_file_opens_with_pis_leaf_path_tree_labels_name_and_contexts(file: Path) -> None:
-    assert differences(st.open(file), described(file)) == []
+    assert find_differences(st.open(file), describe_recording(file)) == []
 
 
 @each_file
-def test_the_current_context_is_the_same_read_from_the_end_of_the_file_alone(file: Path) -> None:
+def test_the_current_context_can_be_read_from_the_end_of_the_file(file: Path) -> None:
     session = st.open(file)
 
     assert st.open(file).context() == st.build_context(session.tree, session.heads.leaf)
 
 
 @each_file
-def test_the_only_faults_in_a_recorded_file_are_compactions_that_keep_from_an_entry_not_there(
+def test_the_only_faults_in_a_recorded_file_are_compactions_with_a_missing_anchor(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = parsed(file)
+    lines = parse_lines(file)
     there = {line["id"] for line in lines}
     astray = [line["id"] for line in lines if line.get("firstKeptEntryId", lines[0]["id"]) not in there]
 
@@ -120,8 +120,8 @@ def test_the_only_faults_in_a_recorded_file_are_compactions_that_keep_from_an_en
 
 @each_file
 def test_the_context_command_prints_pis_contexts(file: Path, command: Command) -> None:
-    contexts = recorded(file)["contexts"]
-    at = [argument for context in contexts for argument in ("--at", place(context["leaf"]))]
+    contexts = read_recording(file)["contexts"]
+    at = [argument for context in contexts for argument in ("--at", name_place(context["leaf"]))]
 
     printed = command("context", file, *at)
 
@@ -133,16 +133,16 @@ def test_the_context_command_prints_pis_contexts(file: Path, command: Command) -
 
 @each_file
 def test_the_context_command_prints_what_pi_sends_to_a_model(file: Path, command: Command) -> None:
-    contexts = recorded(file)["contexts"]
-    at = [argument for context in contexts for argument in ("--at", place(context["leaf"]))]
+    contexts = read_recording(file)["contexts"]
+    at = [argument for context in contexts for argument in ("--at", name_place(context["leaf"]))]
 
     for context, printed in zip(contexts, command("context", file, "--llm", *at), strict=True):
-        assert sent_differences(context["messages"], printed["messages"], context["llm"]) == []
+        assert compare_sent_messages(context["messages"], printed["messages"], context["llm"]) == []
 
 
 @each_file
 def test_the_tree_command_prints_pis_tree_with_the_active_path_first(file: Path, command: Command) -> None:
-    expected, lines = recorded(file), {line["id"]: line for line in parsed(file)}
+    expected, lines = read_recording(file), {line["id"]: line for line in parse_lines(file)}
     active = list(expected["branch"])
     while lines[active[-1]]["type"] in ANNOTATIONS:
         active.pop()
@@ -159,12 +159,12 @@ def test_the_tree_command_prints_pis_tree_with_the_active_path_first(file: Path,
 
 
 @each_file
-def test_a_move_has_pis_common_ancestor_and_leaves_behind_what_pi_collects(file: Path, command: Command) -> None:
+def test_a_move_has_the_same_common_ancestor_and_abandoned_entries_as_in_pi(file: Path, command: Command) -> None:
     session, compared = st.open(file), 0
-    for collected in recorded(file)["collect"]:
+    for collected in read_recording(file)["collect"]:
         start, target = collected["from"], collected["to"]
         plan = session.plan_navigate(target, start=start)
-        [printed] = command("navigate", file, target, "--dry-run", "--from", place(start))
+        [printed] = command("navigate", file, target, "--dry-run", "--from", name_place(start))
 
         assert plan.common_ancestor == printed["commonAncestor"] == collected["commonAncestorId"]
         if all(session.tree[id].type != "compaction" for id in collected["ids"]):
@@ -174,15 +174,15 @@ def test_a_move_has_pis_common_ancestor_and_leaves_behind_what_pi_collects(file:
 
 
 @each_file
-def test_a_path_fork_has_the_lines_of_pis_own(file: Path, command: Command, tmp_path: Path) -> None:
-    fork, source = recorded(file)["fork"], st.open(file)
-    by_library = st.fork(source, at=fork["at"], file=tmp_path / "library.jsonl")
+def test_a_path_fork_has_the_same_lines_as_in_pi(file: Path, command: Command, tmp_path: Path) -> None:
+    fork, source = read_recording(file)["fork"], st.open(file)
+    by_library = source.fork(at=fork["at"], file=tmp_path / "library.jsonl")
     [printed] = command("fork", file, "--at", fork["at"], "-o", tmp_path / "command.jsonl")
 
     for name in ("library.jsonl", "command.jsonl"):
-        assert fork_differences(parsed(tmp_path / name), fork["lines"]) == []
+        assert compare_forks(parse_lines(tmp_path / name), fork["lines"]) == []
     assert printed["forkedFrom"] == by_library.forked_from == fork["at"]
-    assert parsed(tmp_path / "command.jsonl")[0]["id"] == printed["session"]
+    assert parse_lines(tmp_path / "command.jsonl")[0]["id"] == printed["session"]
     of_path, of_fork = st.build_context(source.tree, fork["at"]), by_library.head.context()
     assert (of_fork.messages, of_fork.state) == (of_path.messages, of_path.state)
 
@@ -196,7 +196,7 @@ def test_reading_changes_nothing(file: Path, command: Command, tmp_path: Path) -
     before = copy.read_bytes(), copy.stat().st_mtime_ns
 
     with st.open(copy) as session:
-        leaf = place(session.heads.leaf)
+        leaf = name_place(session.heads.leaf)
         assert session.head.context().messages
         assert session.head.explain().entries
     for arguments in (
@@ -216,7 +216,7 @@ def test_reading_changes_nothing(file: Path, command: Command, tmp_path: Path) -
     assert [path.name for path in folder.iterdir()] == ["copy.jsonl"]
 
 
-def test_the_installed_command_answers_as_the_library_does() -> None:
+def test_the_installed_command_prints_the_context_of_the_library() -> None:
     file = FILES[0]
     installed = Path(sys.executable).with_name("sessiontree")
 
@@ -236,7 +236,7 @@ def test_the_installed_command_answers_as_the_library_does() -> None:
 
 
 def test_a_version_1_file_loads_as_one_chain_in_the_order_of_its_lines() -> None:
-    session, lines = st.open(VERSION_1), parsed(VERSION_1)
+    session, lines = st.open(VERSION_1), parse_lines(VERSION_1)
 
     path = session.head.path()
     assert [json.loads(entry.raw).get("message") for entry in path] == [line.get("message") for line in lines[1:]]
@@ -262,7 +262,7 @@ def test_a_version_1_file_is_migrated_with_a_backup_and_the_same_contexts(
             assert command("migrate", file) == [{"migrated": True, "from": 1, "file": str(file), "problems": []}]
         case _:
             with st.open(file) as session:
-                session.append(st.user("and on it goes"))
+                session.append(st.user("next"))
 
     assert (tmp_path / "old.jsonl.bak").read_bytes() == VERSION_1.read_bytes()
     new = st.open(file)
@@ -272,7 +272,7 @@ def test_a_version_1_file_is_migrated_with_a_backup_and_the_same_contexts(
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["path", "whole"])
-def test_a_version_1_file_forks_into_a_session_of_today(whole: bool, command: Command, tmp_path: Path) -> None:
+def test_a_fork_of_a_version_1_file_has_the_current_version(whole: bool, command: Command, tmp_path: Path) -> None:
     source = st.open(VERSION_1)
     at = source.head.path()[500].id
     file = tmp_path / "fork.jsonl"

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from sessiontree.core.context import (
     NO_RESULT,
+    GrowingContext,
     State,
     build_context,
     build_path_context,
@@ -12,6 +13,7 @@ from sessiontree.core.context import (
     find_context_path,
     find_model_above,
     fold_system,
+    read_state,
 )
 from sessiontree.core.entries import (
     AgentAction,
@@ -30,6 +32,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.messages import (
     assistant,
+    estimate_tokens,
     get_answered_call,
     get_tool_calls,
     is_failed_turn,
@@ -37,12 +40,11 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
-from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from sessiontree.library.catalog import memory
 from tests.builders import TIME_MS, grow, say
-from tests.strategies import damaged_entry_lists, entry_lists, mark, places, said
+from tests.strategies import damaged_entry_lists, dump_messages, entry_lists, mark, places
 
 
 def build_last_context(tree, leaf=None):
@@ -658,8 +660,8 @@ def test_an_explanation_is_encoded_entry_by_entry():
     one, two = encode_explanation(explain(tree, "l"))
 
     assert one == {
-        "id": "a", "type": "message", "role": "user", "reaches": True, "reason": "as it is", "representedBy": None,
-        "tokens": 1,
+        "id": "a", "type": "message", "role": "user", "reaches": True, "reason": "as it is", "omitted": [],
+        "representedBy": None, "tokens": 1,
     }  # fmt: skip
     assert (two["type"], two["role"], two["reaches"]) == ("label", None, False)
 
@@ -708,7 +710,7 @@ def test_an_entry_reaches_the_model_exactly_if_the_request_contains_it(entries, 
 
     explanation = explain(tree, leaf)
 
-    heard = said(explanation.context.to_llm())
+    heard = dump_messages(explanation.context.to_llm())
     assert {item.entry.id for item in explanation.entries if item.reaches_model} == {
         entry.id for entry in tree.path(leaf) if mark(entry.id) in heard
     }
@@ -777,3 +779,118 @@ def test_a_long_history_before_a_compaction_is_not_read() -> None:
     session.append(Compaction(summary="s", first_kept=kept.id))
 
     assert [entry.type for entry in find_context_path(session.tree, session.head.leaf)] == ["message", "compaction"]
+
+
+@given(damaged_entry_lists(), st.data())
+def test_the_model_above_an_entry_is_the_one_in_effect(entries, data):
+    tree = Tree(entries)
+    place = data.draw(places(entries))
+    state = read_state(tree.path(place))
+    assert find_model_above(tree.walk_up(place)) == (state.provider, state.model)
+
+
+# Contexts that grow
+
+
+class CountingTree(Tree):
+    """Counts the entries that are visited on the way up."""
+
+    visited = 0
+
+    def walk_up(self, id):
+        for entry in super().walk_up(id):
+            self.visited += 1
+            yield entry
+
+
+def assert_follows(context, tree, leaf):
+    context.follow(tree, leaf)
+
+    whole = build_context(tree, leaf)
+    assert context.get_messages() == whole.to_llm()
+    assert context.state == whole.state
+
+
+@given(damaged_entry_lists(), st.data())
+def test_a_growing_context_equals_one_built_from_scratch(entries, data):
+    tree, context = Tree(), GrowingContext()
+    for number, entry in enumerate(entries, 1):
+        tree.add(entry)
+        if data.draw(st.booleans()):
+            assert_follows(context, tree, data.draw(places(entries[:number])))
+        else:
+            assert_follows(context, tree, entry.id)
+
+
+def test_a_growing_context_reads_only_what_is_new():
+    bodies = {"a": user("x"), "b": make_calls("1", "2"), "c": make_result("2"), "d": make_result("1"), "e": user("y")}
+    entries = list(grow("a>b>c>d>e", **bodies))
+    tree, context = CountingTree(), GrowingContext()
+    visits = []
+    for entry in entries:
+        tree.add(entry)
+        before = tree.visited
+        context.follow(tree, entry.id)
+        visits.append(tree.visited - before)
+
+    assert visits == [1, 2, 2, 2, 2]
+    assert context.get_messages() == build_context(tree, "e").to_llm()
+
+
+def test_a_list_of_messages_does_not_grow_with_its_context():
+    tree, context = grow("a>b", a=make_calls("1"), b=make_result("1")), GrowingContext()
+    context.follow(tree, "a")
+    before = context.get_messages()
+
+    context.follow(tree, "b")
+
+    assert [message["content"][0].get("text") for message in before[1:]] == [NO_RESULT]
+    assert context.get_messages() == build_context(tree, "b").to_llm()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        make_edit("b", "new"),
+        make_edit("d", "new"),
+        make_compaction("b"),
+        ResetBoundary(),
+        ModeChange(mode="plan"),
+        RuleInjection(rules=("r",)),
+        CustomMessage(custom_type="note", content="see", display=False),
+        BranchSummary(summary="s", abandoned_leaf="b"),
+        ModelChange(provider="p", model="m"),
+        ModelChange(provider="p", model="m", role="smol"),
+        ThinkingLevelChange("high"),
+        Label(target="a", text="x"),
+        assistant("x", stop_reason="error"),
+        {"type": "message", "message": {"role": "toolResult", "toolCallId": "", "content": []}},
+        {"type": "message", "message": {"role": "assistant", "content": [{"type": "toolCall", "id": ""}]}},
+    ],
+)
+def test_a_growing_context_follows_every_type_of_entry(body):
+    tree, context = grow("a>b>c>d>e", b=make_calls("1"), c=body, d=user("y"), e=make_result("1")), GrowingContext()
+
+    for leaf in "abcde":
+        assert_follows(context, tree, leaf)
+
+
+def test_a_growing_context_is_rebuilt_on_another_path_or_tree():
+    tree, context = grow("a>b>c a>d", b=user("b"), d=user("d")), GrowingContext()
+    for leaf in ("c", "d", "a", None, "c"):
+        assert_follows(context, tree, leaf)
+
+    assert_follows(context, grow("a>b>c", b=user("other")), "c")
+    with pytest.raises(NotFound):
+        context.follow(tree, "missing")
+    assert_follows(context, tree, "c")
+
+
+def test_a_cleared_context_is_rebuilt():
+    tree, context = grow("a>b", b=ThinkingLevelChange("high")), GrowingContext()
+    context.follow(tree, "b")
+
+    context.clear()
+
+    assert (context.get_messages(), context.state) == ([], State())
+    assert_follows(context, tree, "b")

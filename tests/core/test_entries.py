@@ -71,8 +71,9 @@ def test_only_a_custom_entry_of_our_type_is_a_head_record():
     assert not entry("b", "a", CustomMessage(custom_type=HEAD_RECORD, content="x")).is_head_record
 
 
-def test_the_repr_of_an_entry_shows_its_type_and_parent():
-    assert repr(entry("b", "a")) == "<Entry b message under a>"
+def test_the_repr_of_an_entry_shows_its_role_its_text_and_its_parent():
+    assert repr(entry("b", "a", user("Why?"))) == "<Entry b user 'Why?' under a>"
+    assert repr(entry("b", None, Custom(custom_type="mine"))) == "<Entry b custom under None>"
 
 
 def test_a_copy_or_a_pickle_of_an_entry_carries_its_bytes():

@@ -1,11 +1,23 @@
-"""The full text of entries, and how texts are compared."""
+"""Entries in words: for a reader, for a search, and how texts are compared."""
 
 import pytest
 from hypothesis import given
 
 from sessiontree.core.context import build_context
-from sessiontree.core.entries import ContextEdit, CustomMessage
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold, get_speaker
+from sessiontree.core.entries import BranchSummary, Compaction, ContextEdit, CustomMessage, ModelChange
+from sessiontree.core.entry_text import (
+    VisibleEntries,
+    build_full_text,
+    describe_execution,
+    describe_stop,
+    describe_summary,
+    fold,
+    format_call_head,
+    format_content,
+    format_readable_text,
+    get_speaker,
+)
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from tests.builders import entry, grow, say
 from tests.strategies import damaged_entry_lists
 
@@ -104,3 +116,90 @@ def test_edited_content_is_not_visible_but_its_replacement_is() -> None:
     assert find_visible("e") == "cde"
     assert find_visible("f") == find_visible("g") == "de"
     assert find_visible("h") == "deh"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (user("two\nlines"), "two\nlines"),
+        (
+            assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]),
+            "(thinking) hm\n\nso",
+        ),
+        (assistant([tool_call("c", "read", {"path": "é.py"})]), '→ read {"path": "é.py"}'),
+        (assistant("", stop_reason="error", error="too long"), "error: too long"),
+        (tool_result("c", "read", "what it said"), "what it said"),
+        (user([{"type": "image", "data": "…"}]), "[image: ?, 0 bytes]"),
+        (say("user", [{"type": "audio"}, {}]), "(audio)\n\n(unknown)"),
+        (say("bashExecution", command="ls", output="a.py"), "$ ls\na.py"),
+        (CustomMessage(custom_type="note", content="see"), "see"),
+        (Compaction(summary="all of it", tokens_before=5), "all of it"),
+        (ModelChange(provider="p", model="m"), "p\nm"),
+    ],
+)
+def test_a_reader_sees_all_parts_of_an_entry(body, words):
+    assert format_readable_text(entry("a", None, body)) == words
+
+
+def test_a_reader_sees_the_json_of_an_entry_without_text():
+    assert format_readable_text(entry("a", None, {"type": "reset_boundary"})).startswith('{"id":"a"')
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("bash", {"command": "ls -l"}, "$ ls -l"),
+        ("read", {"path": "a.py", "offset": 10}, "read a.py offset=10"),
+        ("edit", {"path": "a.py", "old_text": "x", "new_text": "y"}, "edit a.py"),
+        ("write", {"path": "a.py", "content": "one"}, "write a.py, 1 line"),
+        ("write", {"path": "a.py", "content": "one\ntwo\n"}, "write a.py, 2 lines"),
+        ("write", {"path": "a.py", "content": ""}, "write a.py, empty"),
+        ("grep", {"pattern": "def", "path": "src"}, "grep src pattern=def"),
+        ("odd", "no object", "odd"),
+        ("odd", {}, "odd"),
+        ("fetch", {"url": "https://a.example", "note": "x" * 41, "deep": {}}, "fetch https://a.example"),
+    ],
+)
+def test_a_call_head_has_the_main_arguments(name: str, arguments: object, line: str) -> None:
+    assert format_call_head(name, arguments) == line
+
+
+@pytest.mark.parametrize(
+    ("body", "described"),
+    [
+        (Compaction(summary="s", tokens_before=12345), ("Compaction", ("12k tokens before",))),
+        (Compaction(summary="s"), ("Compaction", ())),
+        (BranchSummary(summary="s", abandoned_leaf="0123456789abcdef"), ("Branch summary", ("of 01234567",))),
+        (BranchSummary(summary="s", abandoned_leaf="root"), ("Branch summary", ())),
+    ],
+)
+def test_a_summary_has_a_title_and_facts(body, described):
+    assert describe_summary(body) == described
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts", "has_failed"),
+    [
+        ({"exitCode": 0}, ("exit code 0",), False),
+        ({"exitCode": 2, "excludeFromContext": True}, ("exit code 2", "not sent to the model"), True),
+        ({"cancelled": True, "truncated": True}, ("cancelled", "truncated"), True),
+        ({"truncated": True, "fullOutputPath": "/tmp/all"}, ("truncated; full output in /tmp/all",), False),
+    ],
+)
+def test_a_command_of_the_user_is_described_by_its_end(fields, facts, has_failed):
+    described = describe_execution({"code": "1 + 1", "output": "2", **fields})
+
+    assert described == ("1 + 1", "2", facts, has_failed)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"), [("stop", ""), ("length", "cut off at the token limit"), ("aborted", "aborted")]
+)
+def test_an_incomplete_answer_is_described_by_its_stop_reason(reason, words):
+    assert describe_stop({"role": "assistant", "stopReason": reason}) == words
+
+
+def test_content_has_a_placeholder_for_every_image():
+    image = {"type": "image", "mimeType": "image/png", "data": "QUJD"}
+
+    assert format_content([{"type": "text", "text": "see"}, image]) == "see\n[image: png, 3 bytes]"

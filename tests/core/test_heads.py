@@ -25,7 +25,7 @@ from sessiontree.core.heads import (
 )
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import MemoryLine
-from tests.builders import TIME, entry, replayed
+from tests.builders import TIME, entry, replay
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
@@ -63,26 +63,26 @@ def test_a_new_session_is_before_the_first_entry_of_main():
 
 
 def test_a_line_advances_its_branch_to_itself():
-    heads = replayed(*START)
+    heads = replay(*START)
 
     assert heads.heads == {"main": "b"}
     assert heads.moves == []
 
 
 def test_an_annotation_advances_no_branch():
-    assert replayed(*START, make_label("c", "b", branch="main")).heads == {"main": "b"}
+    assert replay(*START, make_label("c", "b", branch="main")).heads == {"main": "b"}
 
 
 def test_a_line_without_a_branch_moves_no_head():
     late = entry("c", "a", branch=None)
 
-    heads = replayed(*START, late)
+    heads = replay(*START, late)
 
     assert (heads.heads, heads.current, heads.moves) == ({"main": "b"}, "main", [])
 
 
 def test_a_line_on_another_branch_makes_that_one_current_and_is_a_move():
-    heads = replayed(*START, entry("c", "a", branch="side"))
+    heads = replay(*START, entry("c", "a", branch="side"))
 
     assert heads.heads == {"main": "b", "side": "c"}
     assert heads.current == "side"
@@ -90,20 +90,20 @@ def test_a_line_on_another_branch_makes_that_one_current_and_is_a_move():
 
 
 def test_a_line_names_the_current_branch_if_it_differs():
-    heads = replayed(*START, entry("c", "b", branch="side", current="main"))
+    heads = replay(*START, entry("c", "b", branch="side", current="main"))
 
     assert (heads.heads["side"], heads.current, heads.moves) == ("c", "main", [])
 
 
 def test_an_unknown_current_branch_is_ignored():
-    heads = replayed(*START, entry("c", "b", branch="main", current="nowhere"))
+    heads = replay(*START, entry("c", "b", branch="main", current="nowhere"))
 
     assert heads.current == "main"
     assert heads.leaf == "c"
 
 
 def test_a_line_that_does_not_continue_from_the_head_is_a_move():
-    heads = replayed(*START, entry("c", "a", branch="main"))
+    heads = replay(*START, entry("c", "a", branch="main"))
 
     assert heads.leaf == "c"
     assert heads.moves == [Move("main", "b", False)]
@@ -111,13 +111,13 @@ def test_a_line_that_does_not_continue_from_the_head_is_a_move():
 
 
 def test_annotations_in_between_are_not_moves():
-    heads = replayed(*START, make_label("c", "b", branch="main"), entry("d", "c", branch="main"))
+    heads = replay(*START, make_label("c", "b", branch="main"), entry("d", "c", branch="main"))
 
     assert (heads.leaf, heads.moves) == ("d", [])
 
 
 def test_a_branch_point_starts_a_branch_and_leaves_the_old_one_alone():
-    heads = replayed(*START, entry("c", "a", BranchPoint(name="side", description="why"), branch="side"))
+    heads = replay(*START, entry("c", "a", BranchPoint(name="side", description="why"), branch="side"))
 
     assert heads.heads == {"main": "b", "side": "c"}
     assert heads.info == {"side": BranchOrigin(created=TIME, description="why")}
@@ -127,25 +127,25 @@ def test_a_branch_point_starts_a_branch_and_leaves_the_old_one_alone():
 
 
 def test_without_a_branch_in_any_line_the_head_is_the_last_entry():
-    heads = replayed(entry("a"), entry("b", "a"), entry("c", "a"))
+    heads = replay(entry("a"), entry("b", "a"), entry("c", "a"))
 
     assert heads.heads == {"main": "c"}
     assert heads.moves == [Move("main", "b", False)]
 
 
 def test_a_file_that_ends_in_annotations_has_its_head_above_them():
-    assert replayed(entry("a"), entry("b", "a"), make_label("c", "b"), make_label("d", "c")).leaf == "b"
+    assert replay(entry("a"), entry("b", "a"), make_label("c", "b"), make_label("d", "c")).leaf == "b"
 
 
 def test_a_peers_annotation_moves_the_head_to_its_parent():
-    heads = replayed(entry("a"), entry("b", "a"), make_label("c", "a"))
+    heads = replay(entry("a"), entry("b", "a"), make_label("c", "a"))
 
     assert heads.leaf == "a"
     assert heads.moves == [Move("main", "b", False)]
 
 
 def test_a_peers_line_continues_the_branch_of_the_line_before():
-    heads = replayed(*START, entry("c", "b", branch="side", current="main"), entry("d", "c"))
+    heads = replay(*START, entry("c", "b", branch="side", current="main"), entry("d", "c"))
 
     assert heads.heads == {"main": "b", "side": "d"}
     assert heads.current == "side"
@@ -154,19 +154,19 @@ def test_a_peers_line_continues_the_branch_of_the_line_before():
 def test_a_peers_line_after_a_late_result_belongs_to_the_current_branch():
     elsewhere = entry("c", "b", branch="side", current="main")
 
-    heads = replayed(*START, elsewhere, entry("d", "a", branch=None), entry("e", "d"))
+    heads = replay(*START, elsewhere, entry("d", "a", branch=None), entry("e", "d"))
 
     assert heads.heads == {"main": "e", "side": "c"}
 
 
 def test_a_peers_line_after_an_unknown_branch_belongs_to_the_current_branch():
-    heads = replayed(*START, make_label("c", "b", branch="ghost"), entry("d", "b"))
+    heads = replay(*START, make_label("c", "b", branch="ghost"), entry("d", "b"))
 
     assert heads.heads == {"main": "d"}
 
 
 def test_a_peers_branch_point_starts_a_branch():
-    heads = replayed(entry("a"), entry("b", "a", BranchPoint(name="side")), entry("c", "b"))
+    heads = replay(entry("a"), entry("b", "a", BranchPoint(name="side")), entry("c", "b"))
 
     assert heads.heads == {"main": "a", "side": "c"}
     assert heads.current == "side"
@@ -176,7 +176,7 @@ def test_a_peers_branch_point_starts_a_branch():
 
 
 def test_a_head_record_sets_all_heads():
-    heads = replayed(*START, make_record("c", "a", current="side", heads={"main": None, "side": "a"}))
+    heads = replay(*START, make_record("c", "a", current="side", heads={"main": None, "side": "a"}))
 
     assert heads.heads == {"main": None, "side": "a"}
     assert (heads.current, heads.leaf) == ("side", "a")
@@ -185,7 +185,7 @@ def test_a_head_record_sets_all_heads():
 
 
 def test_a_head_record_with_a_from_is_a_move_that_can_be_undone():
-    heads = replayed(*START, make_record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}))
+    heads = replay(*START, make_record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}))
 
     assert heads.moves == [Move("main", "b", False)]
     assert heads.undoable == Move("main", "b", False)
@@ -198,14 +198,14 @@ def test_a_second_undo_reverts_the_move_before():
     ]
     undo = make_record("e", "a", current="main", heads={"main": "a"}, undo=True, **{"from": {}})
 
-    heads = replayed(*START, *moves, undo)
+    heads = replay(*START, *moves, undo)
 
     assert [move.leaf for move in heads.moves] == ["b", "a", None]
     assert heads.undoable == Move("main", "b", False)
 
 
 def test_an_undo_with_nothing_to_undo_is_only_logged():
-    heads = replayed(A, make_record("b", "a", current="main", heads={"main": None}, undo=True, **{"from": {}}))
+    heads = replay(A, make_record("b", "a", current="main", heads={"main": None}, undo=True, **{"from": {}}))
 
     assert (heads.moves, heads.undoable) == ([Move("main", "a", False)], None)
 
@@ -214,10 +214,10 @@ def test_a_move_records_the_branches_it_moved_and_archived():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
     heads = {"main": "c", "side": "a"}
 
-    switched = replayed(
+    switched = replay(
         *START, side, make_record("d", "c", current="main", heads=heads, archived=["side"], **{"from": {}})
     )
-    moved = replayed(*START, make_record("c", "a", current="main", heads={"main": "a", "new": None}, **{"from": {}}))
+    moved = replay(*START, make_record("c", "a", current="main", heads={"main": "a", "new": None}, **{"from": {}}))
 
     assert switched.undoable == Move("side", "c", True, other_heads=(("main", "b"),), newly_archived=("side",))
     assert moved.undoable == Move("main", "b", False)
@@ -229,7 +229,7 @@ def test_a_move_does_not_record_branches_archived_before_it():
     side = entry("c", "a", BranchPoint(name="side"), branch="side", current="main")
     hidden = {"current": "main", "archived": ["side"]}
 
-    heads = replayed(
+    heads = replay(
         *START,
         side,
         make_record("d", "b", heads={"main": "b", "side": "c"}, **hidden),
@@ -246,7 +246,7 @@ def test_a_renamed_branch_has_its_new_name_in_the_moves_of_others():
         "e", "a", current="main", heads={"main": "a", "new": "a"}, renamed={"from": "side", "to": "new"}
     )
 
-    heads = replayed(*START, side, moved, renamed)
+    heads = replay(*START, side, moved, renamed)
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("new", "c"),), newly_archived=("new",))
 
@@ -254,7 +254,7 @@ def test_a_renamed_branch_has_its_new_name_in_the_moves_of_others():
 def test_a_reset_drops_the_moves_and_removed_branches():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
 
-    heads = replayed(*START, side, make_record("d", "c", current="main", heads={"main": "c"}, reset=True))
+    heads = replay(*START, side, make_record("d", "c", current="main", heads={"main": "c"}, reset=True))
 
     assert (heads.moves, heads.undoable, heads.info) == ([], None, {})
 
@@ -271,7 +271,7 @@ def test_a_renamed_branch_keeps_its_origin_and_its_moves():
         archived=["main"],
     )
 
-    heads = replayed(*START, side, moved, renamed)
+    heads = replay(*START, side, moved, renamed)
 
     assert heads.info == {"new": BranchOrigin(created=TIME, description="why")}
     assert heads.moves == [Move("main", "b", True), Move("new", "c", False)]
@@ -282,14 +282,14 @@ def test_a_renamed_branch_keeps_its_origin_and_its_moves():
 def test_a_branch_without_a_recorded_origin_can_be_renamed():
     renamed = make_record("c", "b", current="trunk", heads={"trunk": "b"}, renamed={"from": "main", "to": "trunk"})
 
-    heads = replayed(*START, renamed)
+    heads = replay(*START, renamed)
 
     assert (heads.heads, heads.info) == ({"trunk": "b"}, {})
 
 
 @pytest.mark.parametrize("data", [None, "odd", {}, {"heads": {}, "current": 5}, {"heads": [], "renamed": {"from": 1}}])
 def test_an_invalid_head_record_changes_nothing(data):
-    heads = replayed(*START, entry("c", "a", Custom(custom_type=HEAD_RECORD, data=data), branch="main"))
+    heads = replay(*START, entry("c", "a", Custom(custom_type=HEAD_RECORD, data=data), branch="main"))
 
     assert (heads.heads, heads.current, heads.moves, heads.archived) == ({"main": "b"}, "main", [], set())
 
@@ -297,7 +297,7 @@ def test_an_invalid_head_record_changes_nothing(data):
 def test_a_record_that_drops_the_current_branch_makes_another_one_current():
     dropping = make_record("c", "a", current="gone", heads={"side": None, "other": "a"}, archived=["side", "gone"])
 
-    heads = replayed(*START, dropping)
+    heads = replay(*START, dropping)
 
     assert heads.heads == {"side": None, "other": "a"}
     assert heads.current == "side"
@@ -305,13 +305,13 @@ def test_a_record_that_drops_the_current_branch_makes_another_one_current():
 
 
 def test_an_invalid_head_is_not_the_place_before_the_first_entry():
-    heads = replayed(*START, make_record("c", "a", current="main", heads={"main": 5, "side": None}))
+    heads = replay(*START, make_record("c", "a", current="main", heads={"main": 5, "side": None}))
 
     assert heads.heads == {"main": NO_ID, "side": None}
 
 
 def test_leaving_a_missing_head_is_a_move():
-    heads = replayed(A, make_record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
+    heads = replay(A, make_record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
 
     assert heads.leaf == "c"
     assert heads.moves == [Move("main", "lost", False)]
@@ -320,7 +320,7 @@ def test_leaving_a_missing_head_is_a_move():
 # Where a peer would continue, and records to write
 
 
-def test_a_peer_opens_the_file_at_the_head_only_if_the_last_line_is_there():
+def test_a_peer_opens_the_file_at_the_head_only_if_it_is_the_last_line():
     moved_on = entry("c", "b", branch="side", current="main")
     for lines, here in [
         ((), True),
@@ -330,23 +330,23 @@ def test_a_peer_opens_the_file_at_the_head_only_if_the_last_line_is_there():
         ((*START, moved_on, make_label("d", "b", branch="side", current="main")), False),
         ((*START, entry("c", "b", branch=None)), False),
     ]:
-        assert replayed(*lines).is_at_last_line(Tree(lines)) is here
+        assert replay(*lines).is_at_last_line(Tree(lines)) is here
 
 
 def test_a_record_of_the_current_state_replays_to_the_same_state():
     lines = [*START, entry("c", "a", BranchPoint(name="side"), branch="side")]
-    live = replayed(*lines)
+    live = replay(*lines)
 
-    again = replayed(*lines, entry("d", "c", live.build_record(), branch="side"))
+    again = replay(*lines, entry("d", "c", live.build_record(), branch="side"))
 
     assert (again.heads, again.current, again.moves) == (live.heads, live.current, live.moves)
 
 
 def test_a_record_of_a_change_replays_to_the_change():
-    live = replayed(*START)
+    live = replay(*START)
 
     body = live.build_record(moved=True, current="new", heads={"new": "a"}, archived=["new"], renamed=("main", "new"))
-    after = replayed(*START, entry("c", "a", body, branch="new"))
+    after = replay(*START, entry("c", "a", body, branch="new"))
 
     assert (after.heads, after.current, after.archived) == ({"new": "a"}, "new", {"new"})
     assert len(after.moves) == 1
@@ -354,9 +354,9 @@ def test_a_record_of_a_change_replays_to_the_change():
 
 def test_a_record_of_an_undo_reverts_a_move():
     lines = [*START, entry("c", "a", branch="main")]
-    undo = replayed(*lines).build_record(undo=True, heads={"main": "b"})
+    undo = replay(*lines).build_record(undo=True, heads={"main": "b"})
 
-    after = replayed(*lines, entry("d", "b", undo))
+    after = replay(*lines, entry("d", "b", undo))
 
     assert (after.leaf, after.undoable) == ("b", None)
     assert len(after.moves) == 2
@@ -364,14 +364,14 @@ def test_a_record_of_an_undo_reverts_a_move():
 
 @given(damaged_entry_lists(), some.data())
 def test_a_move_by_a_record_holds_everything_an_undo_restores(entries, data):
-    before = replayed(*entries)
+    before = replay(*entries)
     leaves, names = some.sampled_from([None, *(line.id for line in entries)]), list(before.heads)
     heads = {name: data.draw(leaves) for name in names}
     hidden = data.draw(some.sets(some.sampled_from(names)))
     current = data.draw(some.sampled_from(names))
     body = before.build_record(moved=True, current=current, heads=heads, archived=before.archived | hidden)
 
-    after = replayed(*entries, entry("moved", None, body))
+    after = replay(*entries, entry("moved", None, body))
     move = after.undoable
 
     assert {**after.heads, **dict(move.other_heads), move.branch: move.leaf} == before.heads
@@ -385,7 +385,7 @@ def test_following_a_session_line_by_line_equals_replaying_its_file(entries):
         tree.add(line)
         live.apply(line, tree)
 
-    whole = replayed(*entries)
+    whole = replay(*entries)
 
     assert (live.heads, live.current, live.moves) == (whole.heads, whole.current, whole.moves)
 
@@ -404,7 +404,7 @@ def test_replaying_many_lines_at_once_is_applying_each(entries):
 
 @given(damaged_entry_lists())
 def test_the_current_branch_always_has_a_head(entries):
-    heads = replayed(*entries)
+    heads = replay(*entries)
 
     assert heads.current in heads.heads
     assert len(heads.moves) <= 2 * len(entries)
@@ -449,7 +449,7 @@ def test_many_renames_at_once_equal_single_renames(records):
     for line in lines:
         one_by_one.apply(line, tree)
 
-    at_once = replayed(*lines)
+    at_once = replay(*lines)
 
     assert at_once.moves == one_by_one.moves
     assert at_once.undoable == one_by_one.undoable
@@ -471,7 +471,7 @@ def test_a_record_is_full_if_it_determines_the_heads_alone(data, all_told):
     line = entry("c", None, Custom(custom_type=HEAD_RECORD, data=data), branch="main")
     before = [entry("a", branch="main"), entry("b", branch="other")]
 
-    alone, behind = replayed(line), replayed(*before, line)
+    alone, behind = replay(line), replay(*before, line)
 
     assert is_full_record(line) is all_told
     assert ((alone.heads, alone.current) == (behind.heads, behind.current)) is all_told
@@ -577,14 +577,14 @@ def make_merge(id, parent, *sources, **keys):
 
 
 def test_a_merge_is_a_move_that_can_be_undone():
-    heads = replayed(*START, make_merge("c", "b", "a", branch="main"))
+    heads = replay(*START, make_merge("c", "b", "a", branch="main"))
 
     assert heads.moves == [Move("main", "b", False, merge="c")]
     assert heads.undoable == heads.moves[0]
 
 
 def test_a_merge_into_another_branch_moves_that_branch():
-    heads = replayed(*START, make_merge("c", "a", "b", branch="side", current="main"))
+    heads = replay(*START, make_merge("c", "a", "b", branch="side", current="main"))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "a"),), merge="c", is_other_branch=True)
     assert heads.undoable.moved_branches == ("side",)
@@ -595,7 +595,7 @@ OF_SIDE = {"from": {"branch": "side", "leaf": "c"}}
 
 
 def test_a_record_can_move_another_branch_than_the_current_one():
-    heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
+    heads = replay(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),), is_other_branch=True)
     assert heads.undoable.moved_branches == ("side",)
@@ -604,7 +604,7 @@ def test_a_record_can_move_another_branch_than_the_current_one():
 
 @pytest.mark.parametrize("origin", [None, {}, {"branch": 1}, {"branch": "lost"}, {"branch": "main"}])
 def test_a_record_without_another_branch_moves_the_current_one(origin):
-    heads = replayed(
+    heads = replay(
         *START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "c"}, **{"from": origin})
     )
 
@@ -612,7 +612,7 @@ def test_a_record_without_another_branch_moves_the_current_one(origin):
 
 
 def test_a_record_that_moves_the_current_branch_is_not_a_move_of_another():
-    heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
+    heads = replay(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),))
 
@@ -620,7 +620,7 @@ def test_a_record_that_moves_the_current_branch_is_not_a_move_of_another():
 def test_a_summary_that_is_not_a_merge_is_not_a_move():
     left = entry("c", "b", BranchSummary(summary="Left."), branch="main")
 
-    assert replayed(*START, left).moves == []
+    assert replay(*START, left).moves == []
 
 
 def test_the_summary_after_the_record_of_a_promotion_belongs_to_it():
@@ -628,7 +628,7 @@ def test_the_summary_after_the_record_of_a_promotion_belongs_to_it():
     promotion = make_record(
         "d", "c", current="main", heads={"main": "c", "side": "c"}, archived=["side"], **{"from": {}}
     )
-    heads = replayed(*START, side, promotion, make_merge("e", "c", "c", branch="main"))
+    heads = replay(*START, side, promotion, make_merge("e", "c", "c", branch="main"))
 
     assert [move.merge for move in heads.moves] == [None, None]
     assert heads.undoable.newly_archived == ("side",)
@@ -660,7 +660,7 @@ def test_the_summary_after_the_record_of_a_promotion_belongs_to_it():
 def test_a_move_is_described_by_what_an_undo_reverts(lines, description):
     tree = Tree()
     tree.extend((*START, *lines))
-    heads = replayed(*START, *lines)
+    heads = replay(*START, *lines)
 
     assert describe_move(heads.undoable, heads, tree) == description
 

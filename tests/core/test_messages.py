@@ -17,6 +17,7 @@ from sessiontree.core.messages import (
     complete_usage,
     convert_for_model,
     describe_shortcoming,
+    estimate_tokens,
     extract_text,
     get_answered_call,
     get_model,
@@ -55,7 +56,7 @@ def get_sent_text(message):
 
 def test_a_user_message_keeps_text_or_blocks_unchanged():
     assert user("hi").message == {"role": "user", "content": "hi"}
-    assert user([{"type": "image"}]).message["content"] == [{"type": "image"}]
+    assert user([{"type": "text", "text": "hi"}]).message["content"] == [{"type": "text", "text": "hi"}]
 
 
 def test_an_assistant_message_has_only_the_given_fields():
@@ -397,3 +398,44 @@ def test_a_user_command_is_written_in_the_form_of_peers() -> None:
 
 def test_an_image_is_a_block() -> None:
     assert build_image_block(b"\0\1", "image/png") == {"type": "image", "data": "AAE=", "mimeType": "image/png"}
+
+
+# Estimation of tokens
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("four", 1), ("fives", 2), ("x" * 400, 100)])
+def test_four_characters_are_one_token_rounded_up(text, tokens):
+    assert estimate_tokens({"role": "user", "content": text}) == tokens
+
+
+def test_thinking_images_and_calls_count_too_and_unknown_blocks_do_not():
+    assert estimate_tokens({"role": "assistant", "content": [{"type": "thinking", "thinking": "12345678"}]}) == 2
+    assert estimate_tokens({"role": "user", "content": [{"type": "image", "data": "x" * 9999}]}) == 1200
+    assert estimate_tokens({"role": "user", "content": [{"type": "hologram", "text": "12345678"}]}) == 0
+
+
+def test_a_call_costs_its_name_and_its_arguments_as_compact_json():
+    call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"path": "ä"}}
+
+    assert estimate_tokens({"role": "assistant", "content": [call]}) == 4  # read{"path":"ä"} has 16 characters
+
+
+def test_a_shell_command_costs_its_text_and_its_output():
+    assert (
+        estimate_tokens({"role": "bashExecution", "command": "1234", "output": "12345678", "content": "ignored"}) == 3
+    )
+    assert estimate_tokens({"role": "pythonExecution", "code": "1234"}) == 1
+
+
+@pytest.mark.parametrize("role", ["compactionSummary", "branchSummary"])
+def test_a_summary_costs_its_text(role):
+    assert estimate_tokens({"role": role, "summary": "12345678"}) == 2
+
+
+def test_a_system_message_costs_its_content_its_sections_and_its_tools():
+    plain = {"role": "system", "content": "1234"}
+
+    assert estimate_tokens(plain) == 1
+    assert estimate_tokens({**plain, "sections": {"a": "1234", "gone": None}}) == 2
+    assert estimate_tokens({**plain, "toolsAdded": ["12"]}) == 3  # 1234["12"] has 10 characters
+    assert estimate_tokens({**plain, "sections": "odd", "toolsAdded": []}) == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiontree.core.number_text import format_count, format_dollars, format_tokens, pluralize
+from sessiontree.core.number_text import format_count, format_dollars, format_tokens, list_usage, pluralize
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,16 @@ def test_a_count_of_one_uses_the_singular(given, words):
 )
 def test_token_counts_are_short(count, words):
     assert format_tokens(count) == words
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost", "words"),
+    [
+        (0, 0, []),
+        (1500, 0.05, ["2k tokens", "$0.05"]),
+        (0, 1.2345, ["$1.23"]),
+        (1, 0.00013, ["1 token", "$0.00013"]),
+    ],
+)
+def test_usage_in_a_sentence_has_no_zeros(tokens, cost, words):
+    assert list_usage(tokens, cost) == words

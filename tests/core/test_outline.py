@@ -56,7 +56,7 @@ from sessiontree.core.outline import (
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import MemoryLine
 from tests.builders import entry, grow, ids, say
-from tests.shapes import tree_of
+from tests.shapes import build_tree
 from tests.strategies import damaged_entry_lists, places
 
 
@@ -370,7 +370,7 @@ def test_a_narrow_guide_is_the_full_prefix(entries, filter):
 
 
 def test_the_guide_of_a_deep_row_is_bounded_and_counts_the_missing_levels():
-    rows = build_rows(tree_of("comb", 40), "m39")
+    rows = build_rows(build_tree("comb", 40), "m39")
 
     guides = {rows.get_id(row): rows.draw_guide(row) for row in range(len(rows))}
 
@@ -381,7 +381,7 @@ def test_the_guide_of_a_deep_row_is_bounded_and_counts_the_missing_levels():
     assert guides["s25"] == "16… " + "│  " * 8 + "└─ "
     assert max(map(len, guides.values())) <= MAX_GUIDE_WIDTH + len("24… ")
     assert rows.is_deep
-    assert not build_rows(tree_of("comb", 16), "m15").is_deep
+    assert not build_rows(build_tree("comb", 16), "m15").is_deep
 
 
 def test_a_hidden_entry_is_found_by_the_nearest_row_above_it():
@@ -592,7 +592,7 @@ def make_talk(length):
 
 
 @given(make_talk(40))
-def test_call_lookup_finds_what_a_plain_search_upwards_finds(tree):
+def test_call_lookup_matches_a_plain_upward_search(tree):
     assert map_results_to_calls(tree) == search_calls(tree)
 
 
@@ -642,7 +642,7 @@ def test_a_call_within_the_limit_is_found_after_any_earlier_lookup(between):
 @pytest.mark.parametrize("shape", ["calls", "wide_calls"])
 def test_a_message_is_not_decoded_again_for_every_result_that_answers_it(shape):
     def count_decoded(count):
-        tree, seen = tree_of(shape, count), 0
+        tree, seen = build_tree(shape, count), 0
         source = tree["a"].source
         body = source.decode_body
 
@@ -656,3 +656,13 @@ def test_a_message_is_not_decoded_again_for_every_result_that_answers_it(shape):
         return seen
 
     assert count_decoded(2000) < 2.5 * count_decoded(1000)
+
+
+def test_a_tree_is_printed_as_a_drawing():
+    tree = grow("a>b a>c", a=user("Why?"), b=assistant("Because."), c=assistant("So."))
+
+    assert str(tree).splitlines()[0] == "• user: Why?"
+    rows = {line.split("─ ")[-1].lstrip("• ") for line in str(tree).splitlines()[1:]}
+    assert rows == {"assistant: Because.", "assistant: So."}
+    assert str(Tree()) == "(no entries)"
+    assert repr(tree) == "<Tree of 3 entries>"

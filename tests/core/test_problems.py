@@ -7,7 +7,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
 from sessiontree.core.problems import encode_problem, find_problems
 from sessiontree.core.tree import Tree
-from tests.builders import entry, file_of, grow, hang, header, read, work
+from tests.builders import build_file, count_calls, entry, grow, hang, header, read
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
@@ -83,7 +83,7 @@ def test_a_parent_that_is_not_an_id_is_a_fault(parent):
 @pytest.mark.parametrize("fields", [{"message": 5}, {"message": None}, {"message": "x"}, {}])
 def test_a_message_line_without_a_message_is_a_fault(fields):
     assert list_problem_facts(grow("a", a={"type": "message", **fields})) == [("malformed_line", "fault", "a", 2)]
-    assert list_problem_facts(grow("a", a={"type": "message", "message": {}})) == []
+    assert list_problem_facts(grow("a", a={"type": "message", "message": {}})) == [("unsent", "note", "a", 2)]
 
 
 def test_a_second_header_is_a_note():
@@ -158,13 +158,15 @@ def test_every_misplaced_entry_is_reported(entries):
 
 
 def test_a_line_that_starts_like_an_entry_but_is_not_json_is_a_fault():
-    [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}}'))[1]
+    [torn] = read(build_file(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}}'))[1]
 
     assert list_problem_facts(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
 
 
 def test_a_line_that_is_not_utf_8_is_a_fault():
-    [odd] = read(file_of(header(), b'{"type":"message","id":"a","parentId":null,"message":{"content":"\xff"}}'))[1]
+    [odd] = read(
+        build_file(header(), b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"\xff"}}')
+    )[1]
 
     assert list_problem_facts(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
 
@@ -172,7 +174,7 @@ def test_a_line_that_is_not_utf_8_is_a_fault():
 def test_an_ignored_key_after_the_message_is_a_fault():
     line = '{"type":"message","id":"%s","parentId":null,"timestamp":"t","message":{"role":"user"},%s}'
     behind = ['"branch":"side","id":"c","meta":{}', '"meta":{}', '"meta":{},"branch":"side"']
-    entries = read(file_of(header(), *(line % pair for pair in zip("abd", behind, strict=True))))[1]
+    entries = read(build_file(header(), *(line % pair for pair in zip("abd", behind, strict=True))))[1]
 
     assert [entry.branch for entry in entries] == [UNSET, UNSET, "side"]
     [problem] = list_problems(Tree(entries))
@@ -183,7 +185,7 @@ def test_an_ignored_key_after_the_message_is_a_fault():
 def test_fields_of_a_wrong_type_do_not_raise():
     tree = Tree([entry("a", None, {"type": "message", "message": {"role": [1]}}), entry("b", "a", {"type": "label"})])
 
-    assert [problem.kind for problem in list_problems(tree)] == ["unknown_target"]
+    assert [problem.kind for problem in list_problems(tree)] == ["unsent", "unknown_target"]
 
 
 def test_a_problem_is_encoded_with_all_fields():
@@ -211,4 +213,4 @@ def test_one_id_for_all_tool_calls_does_not_slow_down_the_check():
     few, many = make_turns(300), make_turns(600)
 
     assert list_problems(many) == []
-    assert work(lambda: list_problems(many)) < 2.5 * work(lambda: list_problems(few))
+    assert count_calls(lambda: list_problems(many)) < 2.5 * count_calls(lambda: list_problems(few))

@@ -61,7 +61,7 @@ def test_a_path_of_one_entry_uses_the_singular(visit: Open) -> None:
     assert visited.locator("#where").text_content() == "main · 1 entry"
 
 
-def test_choosing_an_entry_shows_the_path_to_it_and_escape_leads_back(visit: Open) -> None:
+def test_selecting_an_entry_shows_its_path_and_escape_returns(visit: Open) -> None:
     visited = visit(render_story())
 
     find_row(visited, "A second run").click()
@@ -72,7 +72,7 @@ def test_choosing_an_entry_shows_the_path_to_it_and_escape_leads_back(visit: Ope
 
     find_row(visited, "Try the cache").click()
     assert "A second run" not in visited.locator("#path").text_content()
-    visited.get_by_role("button", name="Reset to session leaf").click()
+    visited.get_by_role("button", name="Reset view").click()
     assert "25 ms instead" in visited.locator("#path").text_content()
 
 
@@ -206,7 +206,7 @@ def test_branches_fold_and_unfold(visit: Open) -> None:
     assert len(list_rows(visited)) == before
 
 
-def test_the_tree_is_worked_with_the_keyboard_alone(visit: Open) -> None:
+def test_the_tree_works_with_the_keyboard(visit: Open) -> None:
     visited = visit(render_story())
 
     visited.keyboard.press("/")
@@ -278,7 +278,7 @@ def test_the_copied_text_is_the_shown_text(visit: Open) -> None:
     assert visited.locator("#said").inner_text() == "Link copied"
 
 
-def test_two_branches_stand_side_by_side_with_their_figures(visit: Open) -> None:
+def test_two_branches_are_shown_side_by_side_with_their_metrics(visit: Open) -> None:
     visited = visit(render_story())
 
     visited.get_by_role("button", name="Compare").click()
@@ -328,7 +328,7 @@ def test_the_tree_can_be_resized_and_hidden(visit: Open) -> None:
     assert visited.locator("#sidebar").is_visible()
 
 
-def test_on_a_phone_the_tree_is_not_in_the_way_before_the_script_is_at_work(visit: Open) -> None:
+def test_on_a_phone_the_tree_is_hidden_before_the_script_runs(visit: Open) -> None:
     visited = visit(render_story(), **PHONE)
     visited.get_by_role("button", name="Show the tree").tap()
     assert visited.locator("#sidebar").is_visible()
@@ -384,7 +384,7 @@ def test_light_and_dark_follow_the_system_and_can_be_changed(visit: Open) -> Non
     light, dark = visit(render_story()), visit(render_story(), color_scheme="dark")
 
     assert light.evaluate(paper) != dark.evaluate(paper)
-    light.get_by_role("button", name="Light or dark").click()
+    light.get_by_role("button", name="Switch theme").click()
     assert light.evaluate(paper) == dark.evaluate(paper)
 
 
@@ -438,7 +438,7 @@ def test_the_tree_announces_the_position_to_screen_readers(visit: Open) -> None:
     assert visited.locator(f"#{at}").get_attribute("role") == "treeitem"
 
 
-def test_printing_shows_the_conversation_alone_and_all_of_it(visit: Open) -> None:
+def test_printing_shows_the_complete_conversation_and_nothing_else(visit: Open) -> None:
     visited = visit(export(make_long_session(400)).content)
 
     visited.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -466,7 +466,7 @@ def test_pages_of_recorded_sessions_open_without_an_error(visit: Open) -> None:
         visited.context.close()
 
 
-def test_ten_thousand_entries_open_and_answer_at_once(visit: Open) -> None:
+def test_ten_thousand_entries_open_and_respond_within_two_seconds(visit: Open) -> None:
     """The page says itself when it was ready. A second is promised; a busy machine is given twice that here."""
     made = export(make_long_session(10_000)).content
 

@@ -90,7 +90,7 @@ def test_a_long_path_reads_without_a_script_too_and_is_text_for_the_script() -> 
     assert f"number {INITIAL_ENTRIES + 2 * CHUNK_SIZE - 1} " in VisibleText(text).words
 
 
-def test_data_cannot_end_the_element_that_they_stand_in() -> None:
+def test_data_cannot_close_its_element() -> None:
     hostile = {"a": "</script><!--<script>\u2028"}
 
     assert "<" not in embed_json(hostile)

@@ -547,7 +547,7 @@ def test_branches_that_are_called_like_a_secret_keep_their_heads() -> None:
     for name in ("auth", "fix-token", "password"):
         session.create_branch(name, at="main")
         session.append(st.assistant(name))
-    session.navigate("auth")
+    session.navigate_sync("auth")
     session.switch("main")
 
     assert read_snapshot(Redactor().redact_lines(session.read_lines())).heads.heads == session.heads.heads
@@ -564,7 +564,7 @@ def test_redacted_jsonl_is_marked_and_read_only(tmp_path: Any) -> None:
     with pytest.raises(st.ReadOnly, match="redacted"):
         session.append(st.user("more"))
     with pytest.raises(st.ReadOnly, match="redacted"):
-        st.fork(session)
+        session.fork()
 
 
 def test_a_subset_of_a_redacted_session_is_marked_as_redacted() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from sessiontree.export import FORMATS, Redactor, export, stream_export
-from sessiontree.export.snapshot import read_snapshot
-from sessiontree.export.subset import select_subtree
-from tests.builders import work as work_of
-from tests.shapes import SHAPES, lines_of, peak_of
+from sessiontree.export.snapshot import read_snapshot, select_subtree
+from tests.builders import count_calls
+from tests.shapes import SHAPES, build_lines, measure_peak
 
 SMALL = 60
 """Steps of the smaller session; deep enough that levels of a drawing are left out."""
@@ -23,7 +22,7 @@ def consume(pieces: Any) -> int:
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_is_twice_as_long(shape: str, form: str) -> None:
-    small, large = (len(export(lines_of(shape, count), form).content) for count in (4 * SMALL, 8 * SMALL))
+    small, large = (len(export(build_lines(shape, count), form).content) for count in (4 * SMALL, 8 * SMALL))
 
     assert large < 2.2 * small
 
@@ -32,8 +31,8 @@ def test_an_export_of_twice_the_session_is_twice_as_long(shape: str, form: str) 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form: str) -> None:
     def peak(count: int) -> int:
-        lines = lines_of(shape, count)
-        return peak_of(lambda: consume(stream_export(lines, form)))
+        lines = build_lines(shape, count)
+        return measure_peak(lambda: consume(stream_export(lines, form)))
 
     peak(SMALL)  # what is loaded and cached once
 
@@ -44,8 +43,8 @@ def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str) -> None:
     def work(count: int) -> int:
-        lines = lines_of(shape, count)
-        return work_of(lambda: consume(stream_export(lines, form)))
+        lines = build_lines(shape, count)
+        return count_calls(lambda: consume(stream_export(lines, form)))
 
     work(SMALL)
 
@@ -55,10 +54,10 @@ def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str)
 @pytest.mark.parametrize("shape", ["far_compactions", "compactions", "labels_in_a_row"])
 def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
     def work(count: int) -> int:
-        lines = lines_of(shape, count)
+        lines = build_lines(shape, count)
         whole = read_snapshot(lines)
         root = next(iter(whole.tree.get_child_ids(whole.tree.get_child_ids(None)[0])))
-        return work_of(lambda: select_subtree(whole, root))
+        return count_calls(lambda: select_subtree(whole, root))
 
     work(SMALL)
 
@@ -66,7 +65,7 @@ def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
 
 
 def test_pages_and_texts_are_rendered_in_pieces() -> None:
-    lines = lines_of("wide", 2000)
+    lines = build_lines("wide", 2000)
 
     for form in FORMATS:
         pieces = list(stream_export(lines, form))
@@ -75,7 +74,7 @@ def test_pages_and_texts_are_rendered_in_pieces() -> None:
 
 
 def test_a_redacted_export_in_pieces_is_the_same_and_reports_the_same() -> None:
-    lines = [*lines_of("comb", 50), lines_of("chain", 2)[1].replace(b"question 0", b"sk-" + b"a1b2c3d4" * 4)]
+    lines = [*build_lines("comb", 50), build_lines("chain", 2)[1].replace(b"question 0", b"sk-" + b"a1b2c3d4" * 4)]
     for form in FORMATS:
         one, other = Redactor(), Redactor()
 

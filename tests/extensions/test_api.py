@@ -15,7 +15,7 @@ from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
-from sessiontree.extensions.source_files import ExtensionError
+from sessiontree.extensions.trusted_files import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
 from tests.commands.conftest import (
     Person,
@@ -89,7 +89,7 @@ async def test_a_failing_command_names_its_extension(api: ExtensionApi) -> None:
     with pytest.raises(ExtensionError, match="extension mine: /crash failed with ZeroDivisionError"):
         await run(get_controller(api), "/crash")
     with pytest.raises(ExtensionError, match="/stop failed with RuntimeError: it raised StopIteration"):
-        await asyncio.wait_for(run(get_controller(api), "/stop"), 10)
+        await asyncio.wait_for(run(get_controller(api), "/stop"), 20)
     with pytest.raises(ExtensionError, match="/junk must return"):
         await run(get_controller(api), "/junk")
     with pytest.raises(ExtensionError, match="/leave failed with SystemExit: 2"):

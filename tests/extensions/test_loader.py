@@ -147,7 +147,7 @@ async def test_a_changed_file_is_reloaded(load: Load, user: Path) -> None:
     loaded = await load()
     watching = asyncio.create_task(loaded.extensions.watch())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not any(command.name == "goodbye" for command in loaded.controller.commands):
                 write(file, HELLO.replace('"hello"', '"goodbye"'))
                 await asyncio.sleep(0.5)

@@ -15,7 +15,7 @@ from sessiontree.errors import FormatError
 from sessiontree.format import digest as module
 from sessiontree.format.digest import Digest, UnsoundSession, start_digest
 from sessiontree.format.nesting import NESTING_LIMIT
-from tests.builders import file_of, header, nested, read, stack
+from tests.builders import build_file, header, limit_stack, nest_lists, read
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 
@@ -86,7 +86,7 @@ def test_consecutive_messages_move_their_branch_to_the_last_one() -> None:
     side = [make_line(id, branch="side") for id in "uv"]
 
     tally = build_digest(
-        file_of(header(), *main, *side, make_line("c", branch="main"), make_line("d", branch="main"), label)
+        build_file(header(), *main, *side, make_line("c", branch="main"), make_line("d", branch="main"), label)
     ).totals
 
     assert tally.heads == {"main": "d", "side": "v"}
@@ -94,7 +94,7 @@ def test_consecutive_messages_move_their_branch_to_the_last_one() -> None:
 
 
 def test_ids_that_do_not_match_the_totals_are_detected() -> None:
-    made = build_digest(file_of(header(), make_line("a")))
+    made = build_digest(build_file(header(), make_line("a")))
 
     with pytest.raises(ValueError, match="do not match"):
         Digest(made.totals, [made.get_links_since(0), made.get_links_since(0)])
@@ -102,7 +102,7 @@ def test_ids_that_do_not_match_the_totals_are_detected() -> None:
 
 def test_a_digest_finds_the_branch_of_an_entry() -> None:
     made = build_digest(
-        file_of(
+        build_file(
             header(),
             make_line("a", branch="main"),
             make_line("b", "a", branch="main"),
@@ -134,7 +134,7 @@ def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
 
 def test_names_costs_and_the_first_message_are_collected() -> None:
     tally = build_digest(
-        file_of(
+        build_file(
             header(title="old"),
             make_line("0", None, message={"role": "user", "content": [{"type": "image"}]}),
             make_line("a", None, message={"role": "user", "content": [{"type": "text", "text": " hello\n there "}]}),
@@ -155,7 +155,7 @@ def test_names_costs_and_the_first_message_are_collected() -> None:
 def test_an_annotation_does_not_start_a_branch() -> None:
     label = {"type": "label", "id": "b", "parentId": "a", "targetId": "a", "label": "x"}
 
-    tally = build_digest(file_of(header(), make_line("a", branch="main"), {**label, "branch": "nobody"})).totals
+    tally = build_digest(build_file(header(), make_line("a", branch="main"), {**label, "branch": "nobody"})).totals
 
     assert (tally.heads, tally.current, tally.line_branch) == ({"main": "a"}, "main", "nobody")
 
@@ -163,8 +163,8 @@ def test_an_annotation_does_not_start_a_branch() -> None:
 def test_the_name_in_the_header_applies_until_another_is_set() -> None:
     named = {"type": "session_info", "id": "a", "parentId": None, "name": ""}
 
-    assert build_digest(file_of(header(title="old"))).totals.session_name == "old"
-    assert build_digest(file_of(header(title="old"), named)).totals.session_name is None
+    assert build_digest(build_file(header(title="old"))).totals.session_name == "old"
+    assert build_digest(build_file(header(title="old"), named)).totals.session_name is None
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_name_in_the_header_applies_until_another_is_set() -> None:
     ids=["parent", "message", "no message", "anchor", "head"],
 )
 def test_a_file_with_faults_is_refused(odd: dict[str, Any]) -> None:
-    data = file_of(header(), make_line("a"), odd)
+    data = build_file(header(), make_line("a"), odd)
 
     assert replay(data)[2]
     with pytest.raises(UnsoundSession):
@@ -195,7 +195,7 @@ def test_values_of_a_wrong_type_are_ignored() -> None:
     cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
     data = {"current": "b", "heads": {"main": "a", "b": None}, "archived": ["main", 7, "gone"], "x": "\ud800"}
     tally = build_digest(
-        file_of(
+        build_file(
             header(),
             empty,
             cut,
@@ -238,12 +238,12 @@ def test_values_of_a_wrong_type_are_ignored() -> None:
         [make_line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
         [make_line("a"), make_line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
         [make_line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],
-        [make_line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 1)})],
-        [make_line("a", message={"role": "user", "content": nested(700)})],
-        [make_line("a"), make_line("b", "a", message=nested(NESTING_LIMIT), data="\ud800")],
-        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(NESTING_LIMIT)}],
-        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(700)}],
-        [{"type": "future", "id": "a", "field": nested(NESTING_LIMIT)}],
+        [make_line("a", message={"role": "user", "content": nest_lists(NESTING_LIMIT - 1)})],
+        [make_line("a", message={"role": "user", "content": nest_lists(700)})],
+        [make_line("a"), make_line("b", "a", message=nest_lists(NESTING_LIMIT), data="\ud800")],
+        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nest_lists(NESTING_LIMIT)}],
+        [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nest_lists(700)}],
+        [{"type": "future", "id": "a", "field": nest_lists(NESTING_LIMIT)}],
         [
             {
                 "type": "custom",
@@ -257,7 +257,7 @@ def test_values_of_a_wrong_type_are_ignored() -> None:
 )
 def test_every_fault_is_detected(lines) -> None:
     with pytest.raises(UnsoundSession):
-        build_digest(file_of(header(), *lines))
+        build_digest(build_file(header(), *lines))
 
 
 @pytest.mark.parametrize(
@@ -272,18 +272,18 @@ def test_every_fault_is_detected(lines) -> None:
     ids=["glued", "glued with a blank", "split", "split at once", "as many lines as entries"],
 )
 def test_a_line_is_one_entry_and_an_entry_one_line(harm: Callable[[bytes], bytes]) -> None:
-    lines = file_of(make_line("a"), make_line("b", "a"), make_line("c", "b"))
+    lines = build_file(make_line("a"), make_line("b", "a"), make_line("c", "b"))
 
-    assert replay(file_of(header()) + harm(lines))[2]
+    assert replay(build_file(header()) + harm(lines))[2]
     with pytest.raises(UnsoundSession):
-        build_digest(file_of(header()) + harm(lines))
+        build_digest(build_file(header()) + harm(lines))
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
 def test_white_space_between_lines_makes_no_difference(end: bytes) -> None:
-    data = file_of(header(), make_line("a"), make_line("b", "a"))[:-1] + end
+    data = build_file(header(), make_line("a"), make_line("b", "a"))[:-1] + end
 
-    assert build_digest(data).totals == build_digest(file_of(header(), make_line("a"), make_line("b", "a"))).totals
+    assert build_digest(data).totals == build_digest(build_file(header(), make_line("a"), make_line("b", "a"))).totals
     assert build_digest(data.replace(b"}\n{", b"}\r\n{")).totals.entries == 2
 
 
@@ -295,31 +295,31 @@ def make_ladder(depth: int) -> str:
 
 def test_a_line_too_deep_for_decoders_is_unsound_in_any_form() -> None:
     with pytest.raises(UnsoundSession):
-        build_digest(file_of(header(), make_line("b"), make_ladder(5000)))
+        build_digest(build_file(header(), make_line("b"), make_ladder(5000)))
 
 
 def test_an_exhausted_stack_is_not_a_fault_of_the_file() -> None:
-    data = file_of(header(), make_ladder(NESTING_LIMIT))
+    data = build_file(header(), make_ladder(NESTING_LIMIT))
 
     assert build_digest(data).totals.entries == 1
-    with stack(100), pytest.raises(RecursionError):
+    with limit_stack(100), pytest.raises(RecursionError):
         build_digest(data)
 
 
 def test_a_line_at_the_nesting_limit_is_sound() -> None:
-    said = make_line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 2)})
+    said = make_line("a", message={"role": "user", "content": nest_lists(NESTING_LIMIT - 2)})
 
-    assert build_digest(file_of(header(), said, make_line("b", "a"))).totals.first_message == "b"
+    assert build_digest(build_file(header(), said, make_line("b", "a"))).totals.first_message == "b"
 
 
 def test_invalid_utf8_in_unread_strings_is_left_to_the_caller() -> None:
     said = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"caf\xe9"}}'
 
-    assert build_digest(file_of(header(), said)).totals.first_message == "caf\ufffd"
+    assert build_digest(build_file(header(), said)).totals.first_message == "caf\ufffd"
 
 
 def test_older_dialects_and_unreadable_starts_need_a_full_open() -> None:
-    for data in (file_of(header(version=2)), file_of("nonsense", header())):
+    for data in (build_file(header(version=2)), build_file("nonsense", header())):
         with pytest.raises(UnsoundSession):
             start_digest(read(data)[0])
     with pytest.raises(FormatError):
@@ -327,7 +327,7 @@ def test_older_dialects_and_unreadable_starts_need_a_full_open() -> None:
 
 
 def test_a_header_keeps_encodable_characters() -> None:
-    tally = start_digest(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).totals
+    tally = start_digest(read(build_file(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).totals
 
     assert (tally.cwd, tally.parent_session) == ("/?", "/p.jsonl")
 
@@ -358,9 +358,9 @@ class CountedName(str):
 
 def count_lookups(*lines: dict[str, Any]) -> float:
     """Return how often parents are looked up for each line of a file."""
-    made = start_digest(read(file_of(header()))[0])
+    made = start_digest(read(build_file(header()))[0])
     parents = made._parents = made._ancestors._parents = CountedParents()
-    made.feed(file_of(*lines))
+    made.feed(build_file(*lines))
     return parents.lookups / len(lines)
 
 
@@ -411,7 +411,7 @@ def test_many_archived_branches_do_not_slow_down_a_listing(monkeypatch: pytest.M
     record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": {}}
     CountedName.compared = 0
 
-    made = build_digest(file_of(header(), make_line("a", branch=None), record))
+    made = build_digest(build_file(header(), make_line("a", branch=None), record))
 
     assert (made.totals.branch_count, made.find_branches("a")) == (0, {"a": None})
     assert len(made.totals.archived) == len(names)
@@ -421,7 +421,7 @@ def test_many_archived_branches_do_not_slow_down_a_listing(monkeypatch: pytest.M
 @pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
 def test_a_head_record_with_a_lone_surrogate_needs_a_full_open(heads: dict[str, str]) -> None:
     record = {"type": "custom", "customType": "sessiontree.head", "id": "b", "parentId": "a"}
-    data = file_of(header(), make_line("a"), {**record, "data": {"current": "main", "heads": heads}})
+    data = build_file(header(), make_line("a"), {**record, "data": {"current": "main", "heads": heads}})
 
     with pytest.raises(UnsoundSession):
         build_digest(data)

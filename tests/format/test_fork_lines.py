@@ -14,7 +14,7 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.format import fork_lines as fork_module
 from sessiontree.format.codec import write_object
 from sessiontree.format.fork_lines import build_fork_lines
-from tests.builders import file_of, grow, header, ids, read, replayed
+from tests.builders import build_file, grow, header, ids, read, replay
 from tests.strategies import damaged_entry_lists, object_texts, places
 
 NOW = "2026-02-02T00:00:00.000Z"
@@ -24,7 +24,7 @@ def fork_path(tree, leaf, name=None):
     """Return the entries of a fork of the path to `leaf`; new entries are named n1, n2, and so on."""
     numbers = itertools.count(1)
     lines = build_fork_lines(plan_fork(tree, leaf), name=name, now=NOW, new_id=lambda: f"n{next(numbers)}")
-    return read(file_of(header(), *lines))[1]
+    return read(build_file(header(), *lines))[1]
 
 
 def test_a_fork_holds_the_path_byte_for_byte_and_a_head_record():
@@ -39,7 +39,7 @@ def test_a_fork_holds_the_path_byte_for_byte_and_a_head_record():
 def test_a_fork_is_main_with_its_head_at_the_leaf_and_no_undo_history():
     tree = grow("a>b>c", b={"type": "custom", "branch": "side"}, c={"type": "custom", "branch": "side"})
 
-    heads = replayed(*fork_path(tree, "c"))
+    heads = replay(*fork_path(tree, "c"))
 
     assert (heads.heads, heads.current, heads.moves) == ({"main": "c"}, "main", [])
 
@@ -96,7 +96,7 @@ def test_a_fork_of_annotations_has_its_head_before_the_first_entry():
 
     assert ids(entries) == "an1n2"
     assert entries[-1].parent == "n1"
-    assert replayed(*entries).heads == {"main": None}
+    assert replay(*entries).heads == {"main": None}
 
 
 def test_head_records_and_branch_points_are_not_copied():
@@ -110,7 +110,7 @@ def test_unknown_fields_survive_a_fork_byte_for_byte(odd):
     label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x"}
     raw = b'{"odd":' + odd + b',"type":"from_the_future","parentId" : %s,"id":"b"}\r'
     first = {"type": "custom", "id": "a", "parentId": None}
-    tree = Tree(read(file_of(header(), first, label, raw % b'"l"'))[1])
+    tree = Tree(read(build_file(header(), first, label, raw % b'"l"'))[1])
 
     assert fork_path(tree, "b")[1].raw == raw % b'"a"'
 
@@ -120,7 +120,7 @@ def test_the_context_of_a_fork_is_the_context_of_its_path(entries, data):
     tree, leaf = Tree(entries), data.draw(places(entries))
 
     fork = fork_path(tree, leaf)
-    heads = replayed(*fork)
+    heads = replay(*fork)
 
     before, after = build_context(tree, leaf), build_context(Tree(fork), heads.leaf)
     assert after.messages == before.messages
@@ -157,7 +157,7 @@ HIDDEN = make_line("b", "l")[:-1] + b',"parentId":"l","odd":{}}'
 
 @pytest.mark.parametrize("line", [JOINED, TORN, HIDDEN])
 def test_a_fork_across_a_damaged_line_keeps_the_history_above_it(line):
-    tree = Tree(read(file_of(header(), make_line("a", None), LABEL, line, make_line("d", "b")))[1])
+    tree = Tree(read(build_file(header(), make_line("a", None), LABEL, line, make_line("d", "b")))[1])
 
     fork = Tree(fork_path(tree, "d"))
 
@@ -170,7 +170,7 @@ def test_a_fork_across_a_damaged_line_keeps_the_history_above_it(line):
 def test_a_fork_is_refused_if_a_damaged_line_cannot_change_its_parent(line):
     odd = 'an id with "quotes"'
     label = {**LABEL, "parentId": odd}
-    tree = Tree(read(file_of(header(), make_line(odd, None), label, line, make_line("d", "b")))[1])
+    tree = Tree(read(build_file(header(), make_line(odd, None), label, line, make_line("d", "b")))[1])
 
     with pytest.raises(InvalidOperation, match=r"line 4 is damaged.*doctor --repair"):
         fork_path(tree, "d")
@@ -189,7 +189,7 @@ def draw_joined_files(draw):
         lines.append(make_line(id, parent)[:-1] + behind)
         known.append(id)
     ends = draw(st.lists(st.sampled_from([b"\n", b"\n", b""]), min_size=len(lines), max_size=len(lines)))
-    return file_of(header()) + b"".join(line + end for line, end in zip(lines, ends, strict=True))
+    return build_file(header()) + b"".join(line + end for line, end in zip(lines, ends, strict=True))
 
 
 @given(draw_joined_files())
@@ -198,13 +198,13 @@ def test_the_context_of_a_fork_is_that_of_its_path_with_lost_newlines(file):
 
     for leaf in (entry.id for entry in tree):
         fork = fork_path(tree, leaf)
-        heads = skip_unreadable(replayed(*fork), Tree(fork), SkippedEntries())
+        heads = skip_unreadable(replay(*fork), Tree(fork), SkippedEntries())
         assert build_context(Tree(fork), heads.leaf).messages == build_context(tree, leaf).messages
 
 
 def test_a_fork_is_refused_if_a_line_would_become_too_long(monkeypatch):
     tree = Tree(
-        read(file_of(header(), make_line("a" * 60, None), {**LABEL, "parentId": "a" * 60}, make_line("b", "l")))[1]
+        read(build_file(header(), make_line("a" * 60, None), {**LABEL, "parentId": "a" * 60}, make_line("b", "l")))[1]
     )
     monkeypatch.setattr(fork_module, "LINE_LIMIT", len(tree["b"].raw))
 

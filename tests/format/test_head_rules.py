@@ -8,9 +8,8 @@ from sessiontree.core.entries import UNREADABLE
 from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN, Heads
 from sessiontree.core.tree import Tree
-from sessiontree.format.digest import UnsoundSession, start_digest
+from sessiontree.format.digest import EntryTotals, UnsoundSession, start_digest
 from sessiontree.format.tail import read_tail_heads
-from sessiontree.format.totals import EntryTotals
 from sessiontree.store.postgres.rows import build_rows
 from tests.builders import read
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions

@@ -12,7 +12,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.line_repair import UNREADABLE_LINE, Repair, encode_repair, repair_heads, repair_lines
 from sessiontree.format.session_reader import SessionReader
-from tests.builders import TIME, entry, file_of, header, read, replayed, work
+from tests.builders import TIME, build_file, count_calls, entry, header, read, replay
 from tests.strategies import damaged_sessions, sessions
 
 
@@ -24,7 +24,7 @@ def repair_tree(tree: Tree) -> tuple[Tree, list[str]]:
     """Return the tree of the repaired lines, and the kinds of repairs."""
     ids = (f"new{number}" for number in itertools.count())
     lines, done = repair_lines(tree, lambda: next(ids))
-    return build_tree(file_of(header(), *lines)), [repair.kind for repair in done]
+    return build_tree(build_file(header(), *lines)), [repair.kind for repair in done]
 
 
 def make_line(id: str, parent: str | None, **keys) -> bytes:
@@ -32,7 +32,7 @@ def make_line(id: str, parent: str | None, **keys) -> bytes:
 
 
 def test_a_sound_session_is_not_changed() -> None:
-    tree = build_tree(file_of(header(), make_line("a", None), make_line("b", "a")))
+    tree = build_tree(build_file(header(), make_line("a", None), make_line("b", "a")))
 
     lines, done = repair_lines(tree, lambda: "new")
 
@@ -42,7 +42,7 @@ def test_a_sound_session_is_not_changed() -> None:
 
 def test_every_entry_keeps_its_effective_parent() -> None:
     tree = build_tree(
-        file_of(
+        build_file(
             header(),
             make_line("a", "gone"),
             make_line("s", "s"),
@@ -60,7 +60,7 @@ def test_every_entry_keeps_its_effective_parent() -> None:
 
 def test_entries_with_a_shared_id_are_all_preserved() -> None:
     tree = build_tree(
-        file_of(header(), make_line("a", None), make_line("d", "a"), make_line("d", None), make_line("c", "d"))
+        build_file(header(), make_line("a", None), make_line("d", "a"), make_line("d", None), make_line("c", "d"))
     )
 
     sound, kinds = repair_tree(tree)
@@ -71,7 +71,7 @@ def test_entries_with_a_shared_id_are_all_preserved() -> None:
 
 def test_a_truncated_line_keeps_its_position_and_its_text() -> None:
     broken = b'{"type":"message","id":"b","parentId":"a","timestamp":"%s","message":{"role":"us"er"}}' % TIME.encode()
-    tree = build_tree(file_of(header(), make_line("a", None), broken, make_line("c", "b")))
+    tree = build_tree(build_file(header(), make_line("a", None), broken, make_line("c", "b")))
 
     sound, kinds = repair_tree(tree)
 
@@ -83,7 +83,9 @@ def test_a_truncated_line_keeps_its_position_and_its_text() -> None:
 
 def test_a_message_line_without_a_message_keeps_its_position_and_its_text() -> None:
     tree = build_tree(
-        file_of(header(), make_line("a", None), make_line("b", "a", message=5), make_line("c", "b"), make_line("d", 5))
+        build_file(
+            header(), make_line("a", None), make_line("b", "a", message=5), make_line("c", "b"), make_line("d", 5)
+        )
     )
 
     sound, kinds = repair_tree(tree)
@@ -97,7 +99,7 @@ def test_a_message_line_without_a_message_keeps_its_position_and_its_text() -> N
 def test_an_invalid_head_record_keeps_its_text_and_moves_no_head() -> None:
     fields = {"type": "custom", "customType": "sessiontree.head", "data": 5}
     tree = build_tree(
-        file_of(
+        build_file(
             header(),
             make_line("a", None, branch="main"),
             entry("r", "a", fields, branch="main").raw,
@@ -111,13 +113,13 @@ def test_an_invalid_head_record_keeps_its_text_and_moves_no_head() -> None:
     body = sound["r"].body
     assert (body.custom_type, body.data["line"]) == (UNREADABLE_LINE, 3)
     assert '"data":5' in body.data["text"]
-    assert replayed(*sound.entries).moves == replayed(*tree.entries).moves == []
+    assert replay(*sound.entries).moves == replay(*tree.entries).moves == []
 
 
 def test_ignored_keys_are_removed() -> None:
     begun = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"}'
     hidden = b',"parentId":"gone","more":1,"branch":"side","type":"custom","meta":{}}'
-    tree = build_tree(file_of(header(), begun + hidden))
+    tree = build_tree(build_file(header(), begun + hidden))
 
     lines, done = repair_lines(tree, lambda: "new")
 
@@ -129,7 +131,7 @@ def test_ignored_keys_are_removed() -> None:
 
 def test_invalid_utf8_is_replaced() -> None:
     raw = make_line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
-    sound, kinds = repair_tree(build_tree(file_of(header(), raw)))
+    sound, kinds = repair_tree(build_tree(build_file(header(), raw)))
 
     assert kinds == ["not_utf8"]
     assert sound["a"].body.message["content"] == "\ufffd"
@@ -138,7 +140,7 @@ def test_invalid_utf8_is_replaced() -> None:
 def test_only_invalid_utf8_is_changed() -> None:
     raw = b'{"type":"custom","id":"a","n":1e400,"k":1.10,"k":-0, "t":"\xff\\u0041/"}'
 
-    lines, _ = repair_lines(build_tree(file_of(header(), raw)), lambda: "new")
+    lines, _ = repair_lines(build_tree(build_file(header(), raw)), lambda: "new")
 
     assert lines == [raw.replace(b"\xff", "\ufffd".encode())]
 
@@ -150,19 +152,19 @@ def test_a_line_that_would_be_too_long_keeps_only_its_position(monkeypatch, text
     monkeypatch.setattr("sessiontree.format.line_repair.LINE_LIMIT", 500)
     bad = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user","content":"%b"}}' % text
     assert len(bad) < 500
-    tree = build_tree(file_of(header(), make_line("a", None), bad, make_line("c", "b")))
+    tree = build_tree(build_file(header(), make_line("a", None), bad, make_line("c", "b")))
 
     lines, done = repair_lines(tree, lambda: "new")
 
     assert [(repair.kind, "too long" in repair.message) for repair in done] == [(kind, True)]
-    sound = build_tree(file_of(header(), *lines))
+    sound = build_tree(build_file(header(), *lines))
     assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
     assert sound["b"].body.data == {"line": 3}
 
 
 def test_a_compaction_with_a_missing_anchor_keeps_nothing() -> None:
     compaction = {"type": "compaction", "id": "c", "parentId": "a", "summary": "s", "firstKeptEntryId": "gone"}
-    sound, kinds = repair_tree(build_tree(file_of(header(), make_line("a", None), compaction)))
+    sound, kinds = repair_tree(build_tree(build_file(header(), make_line("a", None), compaction)))
 
     assert kinds == ["missing_anchor"]
     assert sound["c"].body.first_kept == "c"
@@ -171,7 +173,7 @@ def test_a_compaction_with_a_missing_anchor_keeps_nothing() -> None:
 def test_a_missing_head_moves_to_the_last_entry_of_its_branch() -> None:
     data = {"heads": {"main": "gone", "b": "gone too", "c": "a"}, "current": "main"}
     record = {"type": "custom", "id": "r", "parentId": "a", "customType": "sessiontree.head", "data": data}
-    entries = read(file_of(header(), make_line("a", None, branch="main"), record))[1]
+    entries = read(build_file(header(), make_line("a", None, branch="main"), record))[1]
     tree, heads = Tree(entries), Heads()
     heads.replay(entries, tree)
 
@@ -193,7 +195,7 @@ def test_a_missing_head_is_found_across_renames_of_its_branch(keys) -> None:
         make_record("s", heads={"trunk": "gone", "new": "gone"}, current="trunk", renamed={"from": "no", "to": "body"}),
     ]
 
-    assert repair_heads(Tree(entries), replayed(*entries))[0] == {"trunk": "b", "new": None}
+    assert repair_heads(Tree(entries), replay(*entries))[0] == {"trunk": "b", "new": None}
 
 
 def test_many_missing_anchors_do_not_slow_down_a_repair() -> None:
@@ -204,7 +206,9 @@ def test_many_missing_anchors_do_not_slow_down_a_repair() -> None:
     few, many = make_chain(300), make_chain(600)
 
     assert len(repair_lines(many, lambda: "new")[1]) == 600
-    assert work(lambda: repair_lines(many, lambda: "new")) < 2.5 * work(lambda: repair_lines(few, lambda: "new"))
+    assert count_calls(lambda: repair_lines(many, lambda: "new")) < 2.5 * count_calls(
+        lambda: repair_lines(few, lambda: "new")
+    )
 
 
 def test_many_missing_heads_do_not_slow_down_a_repair() -> None:
@@ -213,14 +217,14 @@ def test_many_missing_heads_do_not_slow_down_a_repair() -> None:
         lines = [entry(f"{number}", branch=f"b{number}") for number in range(count)]
         record = {"type": "custom", "customType": "sessiontree.head", "data": {"heads": heads}}
         lines.append(entry("r", None, record))
-        tree, replayed = Tree(lines), Heads()
-        replayed.replay(lines, tree)
-        return tree, replayed
+        tree, replay = Tree(lines), Heads()
+        replay.replay(lines, tree)
+        return tree, replay
 
     few, many = count_missing(300), count_missing(600)
 
     assert repair_heads(*many)[0] == {f"b{number}": f"{number}" for number in range(600)}
-    assert work(lambda: repair_heads(*many)) < 2.5 * work(lambda: repair_heads(*few))
+    assert count_calls(lambda: repair_heads(*many)) < 2.5 * count_calls(lambda: repair_heads(*few))
 
 
 @given(damaged_sessions())

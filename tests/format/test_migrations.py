@@ -11,7 +11,7 @@ from sessiontree.core.messages import extract_text
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.splice import drop_key
-from tests.builders import TIME, TIME_MS, file_of, header, ids, read, replayed
+from tests.builders import TIME, TIME_MS, build_file, header, ids, read, replay
 from tests.strategies import json_values, object_texts
 
 
@@ -39,7 +39,7 @@ del V1["version"]
 
 
 def make_v1_file(*lines):
-    return file_of(V1, *lines)
+    return build_file(V1, *lines)
 
 
 def make_message(words, role="user"):
@@ -57,7 +57,7 @@ def test_a_file_of_version_1_is_one_chain():
 
 def test_ids_given_to_old_lines_agree_between_reads_and_differ_between_sessions():
     data = make_v1_file(make_message("one"), make_message("two"))
-    other = file_of({**V1, "id": "other"}, make_message("one"), make_message("two"))
+    other = build_file({**V1, "id": "other"}, make_message("one"), make_message("two"))
 
     first, again, others = ([entry.id for entry in read(file)[1]] for file in (data, data, other))
 
@@ -83,10 +83,10 @@ def test_a_rewritten_file_has_the_same_content_and_needs_no_rewrite():
 
 
 def test_the_header_of_a_rewritten_file_differs_only_in_its_version():
-    assert rewrite(file_of('{"type":"session","id":"s",  "odd":1.0}')) == file_of(
+    assert rewrite(build_file('{"type":"session","id":"s",  "odd":1.0}')) == build_file(
         '{"type":"session","version":3,"id":"s",  "odd":1.0}'
     )
-    assert rewrite(file_of('{"version": 2 ,"type":"session","id":"s"}')) == file_of(
+    assert rewrite(build_file('{"version": 2 ,"type":"session","id":"s"}')) == build_file(
         '{"version": 3 ,"type":"session","id":"s"}'
     )
 
@@ -171,7 +171,7 @@ def test_a_line_of_version_1_changes_only_its_id_and_parent(odd):
 def test_version_2_has_another_role_for_custom_messages():
     raw = '{"type":"message","id":"a","parentId":null,"message":{"content":1.0, "role":"hookMessage"}}'
 
-    reader, [entry] = read(file_of(header(version=2), raw))
+    reader, [entry] = read(build_file(header(version=2), raw))
 
     assert reader.dialect == "hooks"
     assert entry.raw.decode() == raw.replace("hookMessage", "custom")
@@ -180,12 +180,12 @@ def test_version_2_has_another_role_for_custom_messages():
 def test_other_lines_of_version_2_are_not_changed():
     raw = '{"type":"message", "id":"a","message":{"role":"user"}, "x":"hookMessage"}'
 
-    assert rewrite(file_of(header(version=2), raw)).splitlines()[1].decode() == raw
+    assert rewrite(build_file(header(version=2), raw)).splitlines()[1].decode() == raw
 
 
 # The form with `uuid`
 
-SEED = file_of(
+SEED = build_file(
     '{"type":"session","version":2,"uuid":"ses1","parentUuid":null,"id":"abc","cwd":"/project"}',
     *(
         f'{{"type":"message","uuid":"{id}","parentUuid":"{parent}","message":{{"role":"{role}","content":"{words}"}}}}'
@@ -209,7 +209,7 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
     tree = Tree(entries)
 
     assert (reader.dialect, reader.header.id, reader.header.cwd) == ("uuid", "abc", "/project")
-    assert replayed(*entries).leaf == "m8"
+    assert replay(*entries).leaf == "m8"
     assert [problem.kind for problem in find_problems(tree, Heads())] == []
     assert [entry.id for entry in tree.path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
     assert read_context(tree, "m8") == [
@@ -229,7 +229,7 @@ def test_in_the_first_draft_a_summary_abandons_the_line_before_it():
 
 
 def make_draft_file(*lines, top="ses1"):
-    return file_of({"type": "session", "version": 2, "uuid": top, "id": "abc"}, *lines)
+    return build_file({"type": "session", "version": 2, "uuid": top, "id": "abc"}, *lines)
 
 
 def test_a_stack_summary_is_a_branch_summary():
@@ -260,7 +260,7 @@ def test_a_compaction_of_the_first_draft_keeps_its_anchor():
 def test_the_first_draft_is_detected_by_its_entries_if_its_header_has_no_uuid():
     first = {"type": "message", "uuid": "a", "parentUuid": None, "message": {"role": "hookMessage", "content": "x"}}
 
-    reader, entries = read(file_of(header(version=2), first, {"type": "message", "uuid": 5}))
+    reader, entries = read(build_file(header(version=2), first, {"type": "message", "uuid": 5}))
 
     assert (reader.dialect, ids(entries)) == ("uuid", "a")
     assert entries[0].body.message["role"] == "custom"
@@ -279,7 +279,7 @@ def test_a_line_of_the_first_draft_differs_only_in_its_keys():
 
 
 def make_dash_file(*lines):
-    return file_of(header(version=1, id="sess_1"), *lines)
+    return build_file(header(version=1, id="sess_1"), *lines)
 
 
 def make_dash_line(id, parent=None, role="user", content="x", **fields):
@@ -371,7 +371,7 @@ def test_dash_branches_follow_the_nearest_branch_point_above():
         make_dash_line("f", "a"),
     ]
 
-    heads = replayed(*open_tree(make_dash_file(*lines))[0])
+    heads = replay(*open_tree(make_dash_file(*lines))[0])
 
     assert heads.heads == {"main": "f", "one": "d", "two": "e"}
     assert heads.info["one"] == BranchOrigin(created=TIME, description="d")
@@ -417,7 +417,7 @@ def test_entries_of_oh_my_pi_are_read_unchanged():
         {"type": "message", "id": "h", "parentId": "g", "message": {"role": "user", "content": "new"}},
         {"type": "title_change", "id": "i", "parentId": "h", "title": "t"},
     ]
-    data = file_of({"type": "title", "v": 1, "title": "t", "pad": "  "}, header(), *lines)
+    data = build_file({"type": "title", "v": 1, "title": "t", "pad": "  "}, header(), *lines)
 
     reader, entries = read(data)
     seen = build_context(Tree(entries), "i")
@@ -427,7 +427,7 @@ def test_entries_of_oh_my_pi_are_read_unchanged():
     assert (seen.state.mode, seen.state.mode_data, seen.state.rules) == ("plan", {"step": 1}, ("r1",))
     assert seen.thinking_level == "off"
     assert seen.sources == ("h",)
-    assert replayed(*entries).leaf == "h"
+    assert replay(*entries).leaf == "h"
     assert rewrite(data) == data
 
 
@@ -436,7 +436,7 @@ def test_entries_of_oh_my_pi_are_read_unchanged():
 
 @pytest.mark.parametrize("version", [None, 0, 1, 2])
 def test_a_file_of_an_old_version_without_entries_has_no_dialect_yet(version):
-    reader, entries = read(file_of(header(version=version) if version is not None else V1))
+    reader, entries = read(build_file(header(version=version) if version is not None else V1))
 
     assert (entries, reader.dialect, reader.needs_rewrite) == ([], None, True)
 
@@ -463,7 +463,7 @@ def test_migrating_twice_changes_nothing(data):
 def test_invalid_utf8_in_dash_lines_is_reported_and_kept(role, content):
     raw = make_dash_file(make_dash_line("a", role=role, content="CONTENT")).replace(b'"CONTENT"', content)
     reader, entries = read(raw)
-    tree, heads = Tree(entries), replayed(*entries)
+    tree, heads = Tree(entries), replay(*entries)
 
     assert [problem.kind for problem in find_problems(tree, heads)] == ["not_utf8"]
     assert extract_text(entries[0].body.message["content"]) == "a \ufffd b"
@@ -492,5 +492,5 @@ def test_an_id_of_version_1_with_invalid_utf8_is_reported_and_kept():
     reader, entries = read(raw)
 
     assert reader.dialect == "linear"
-    assert [problem.kind for problem in find_problems(Tree(entries), replayed(*entries))] == ["not_utf8"]
+    assert [problem.kind for problem in find_problems(Tree(entries), replay(*entries))] == ["not_utf8"]
     assert b'"a \xff b"' in rewrite(raw)

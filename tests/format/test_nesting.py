@@ -12,7 +12,7 @@ from sessiontree.format.codec import is_readable, read_body, read_preview
 from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_deep_text, is_too_deep, looks_deep
 from sessiontree.format.tail import read_tail_context
 from sessiontree.store.postgres.rows import build_rows
-from tests.builders import file_of, header, nested, read
+from tests.builders import build_file, header, nest_lists, read
 
 
 @st.composite
@@ -61,7 +61,7 @@ def test_wide_lines_take_little_memory_to_check():
 
 def test_most_lines_need_no_closer_look():
     assert not can_be_deep(b"[" * NESTING_LIMIT)
-    assert not can_be_deep(json.dumps({"text": "a long line " * 1000, "b": nested(50), "c": [{}] * 50}).encode())
+    assert not can_be_deep(json.dumps({"text": "a long line " * 1000, "b": nest_lists(50), "c": [{}] * 50}).encode())
 
 
 @pytest.mark.parametrize("around", [b"[%s]", b'{"a":%s}', b'[{"a":%s}]', b'{"a":[%s]}'])
@@ -115,7 +115,7 @@ def test_all_readers_agree_on_which_line_is_nested_too_deeply(given):
     line, expected = given
     first = b'{"type":"message","id":"a","parentId":null,"timestamp":"","branch":"main","message":%b}'
     first %= b'{"role":"user","content":"apple"}'
-    file = file_of(header(), first, line)
+    file = build_file(header(), first, line)
     bodies = [entry.body for entry in read(file)[1] if entry.id == "b"]
     context = read_tail_context([(file, True)])
     rows, gain = build_rows([first, line])

@@ -16,7 +16,7 @@ from sessiontree.format import codec, session_reader, tail
 from sessiontree.format.tail import FindAncestors, TailBlock, find_last_activity, read_tail_context, read_tail_heads
 from sessiontree.session.state import SessionState
 from sessiontree.store.memory import MemoryStore
-from tests.builders import TIME, entry, file_of, header
+from tests.builders import TIME, build_file, entry, header
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.0").glob("*.jsonl"))
@@ -88,7 +88,7 @@ def check_tail(data: bytes, size: int) -> bool:
 
 def test_a_path_is_fetched_from_an_index_in_few_requests_and_no_further_than_needed() -> None:
     lines = [entry(f"e{number}", f"e{number - 1}" if number else None, branch="main").raw for number in range(1000)]
-    data = file_of(header(), *lines)
+    data = build_file(header(), *lines)
     asked: list[int] = []
 
     def find_above(id: str, count: int) -> list[tuple[int, bytes]]:
@@ -100,7 +100,7 @@ def test_a_path_is_fetched_from_an_index_in_few_requests_and_no_further_than_nee
 
 
 def test_if_the_index_is_not_enough_the_whole_file_is_needed() -> None:
-    data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw)
+    data = build_file(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw)
 
     assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: None) is None
     assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: []) is None
@@ -108,8 +108,8 @@ def test_if_the_index_is_not_enough_the_whole_file_is_needed() -> None:
 
 
 def test_all_heads_are_read_from_the_end_of_a_file() -> None:
-    data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="try").raw)
-    peers = file_of(header(), entry("a").raw)
+    data = build_file(header(), entry("a", branch="main").raw, entry("b", "a", branch="try").raw)
+    peers = build_file(header(), entry("a").raw)
 
     heads = read_tail_heads(split_blocks(data, 4000))
 
@@ -168,7 +168,7 @@ STATE = {"model": {"provider": "p", "modelId": "m"}, "thinkingLevel": "high"}
 def test_reading_stops_at_the_entries_that_a_compaction_with_state_keeps() -> None:
     old = [make_line(str(n), str(n - 1) if n else None) for n in range(200)]
     new = [make_compaction("c", "199", "199", state=STATE), make_line("after", "c")]
-    data = file_of(header(), *old, *new)
+    data = build_file(header(), *old, *new)
     read = []
 
     def count_blocks():
@@ -194,7 +194,7 @@ def test_without_state_reading_continues_to_the_last_model_and_thinking_level() 
         make_compaction("c", "a", "c"),
         make_line("b", "c"),
     ]
-    data = file_of(header(), *lines)
+    data = build_file(header(), *lines)
 
     context = read_tail_context(split_blocks(data, 50))
 
@@ -221,7 +221,7 @@ def test_a_line_on_another_branch_requires_the_last_head_record() -> None:
     ]
 
     for count in (3, 4, 5):
-        data = file_of(header(), *lines[:count])
+        data = build_file(header(), *lines[:count])
         context = read_tail_context(split_blocks(data, 10))
         assert context is not None
         assert context == read_whole_context(data)
@@ -236,7 +236,7 @@ def test_other_branches_are_read_from_the_end_too() -> None:
         {"type": "custom", "id": "r", "customType": "sessiontree.head", "data": record, "branch": "main"},
         make_line("c", "b", branch="agent", current="main"),
     ]
-    data = file_of(header(), *lines)
+    data = build_file(header(), *lines)
 
     contexts = {name: read_tail_context(split_blocks(data, 10), name) for name in ("main", "agent", "nope")}
 
@@ -250,11 +250,11 @@ def test_other_branches_are_read_from_the_end_too() -> None:
 
 
 def test_if_the_end_is_not_enough_the_whole_file_is_needed() -> None:
-    late = file_of(header(), make_line("a", None), make_line("b", "a", branch=None))
-    cycle = file_of(header(), make_line("a", "b"), make_line("b", "a"))
-    empty = file_of(header())
-    peers = file_of(header(), make_line("a", None), make_line("l", "a", branch="x", type="label", targetId="a"))
-    gone = file_of(header(), {"type": "custom", "id": "r", "customType": "sessiontree.head", "branch": "main",
+    late = build_file(header(), make_line("a", None), make_line("b", "a", branch=None))
+    cycle = build_file(header(), make_line("a", "b"), make_line("b", "a"))
+    empty = build_file(header())
+    peers = build_file(header(), make_line("a", None), make_line("l", "a", branch="x", type="label", targetId="a"))
+    gone = build_file(header(), {"type": "custom", "id": "r", "customType": "sessiontree.head", "branch": "main",
                               "data": {"heads": {"main": "gone"}}})  # fmt: skip
 
     for data in (late, cycle, empty, peers, gone):
@@ -267,7 +267,7 @@ def test_a_compaction_without_state_ends_mode_and_rules() -> None:
         {"type": "ttsr_injection", "id": "r", "parentId": "m", "injectedRules": ["old"]},
     ]
     after = [{"type": "ttsr_injection", "id": "n", "parentId": "c", "injectedRules": ["new", "new"]}]
-    data = file_of(header(), *before, make_compaction("c", "r", "r"), *after)
+    data = build_file(header(), *before, make_compaction("c", "r", "r"), *after)
 
     context = read_tail_context(split_blocks(data, 10))
 
@@ -278,7 +278,7 @@ def test_a_compaction_without_state_ends_mode_and_rules() -> None:
 
 def test_a_label_at_the_end_uses_the_lines_before_it() -> None:
     label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x", "branch": "main"}
-    data = file_of(header(), make_line("a", None, branch="main"), label)
+    data = build_file(header(), make_line("a", None, branch="main"), label)
 
     context = read_tail_context(split_blocks(data, 10))
 
@@ -288,7 +288,7 @@ def test_a_label_at_the_end_uses_the_lines_before_it() -> None:
 
 
 def test_a_parent_after_its_child_needs_the_whole_file() -> None:
-    data = file_of(
+    data = build_file(
         header(),
         make_line("l", "y"),
         make_line("y", "m"),
@@ -302,7 +302,7 @@ def test_a_parent_after_its_child_needs_the_whole_file() -> None:
 
 def test_duplicate_keys_are_read_as_in_every_reader() -> None:
     twice = make_line("b", "a")[:-1] + b',"parentId":null}'
-    data = file_of(header(), make_line("a", None), twice)
+    data = build_file(header(), make_line("a", None), twice)
 
     context = read_tail_context(split_blocks(data, 60))
 
@@ -314,12 +314,12 @@ def test_too_many_lines_since_the_last_record_need_the_whole_file(monkeypatch) -
     monkeypatch.setattr("sessiontree.format.tail.REPLAY_LIMIT", 3)
     lines = [make_line(str(n), None, branch="agent", current="main") for n in range(9)]
 
-    assert read_tail_context(split_blocks(file_of(header(), *lines), 10)) is None
+    assert read_tail_context(split_blocks(build_file(header(), *lines), 10)) is None
 
 
 def test_a_line_over_the_limit_is_not_a_leaf() -> None:
     lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="main", text="x" * 500)]
-    data = file_of(header(), *lines)
+    data = build_file(header(), *lines)
 
     with line_limit(400):
         context = read_tail_context(split_blocks(data, 100))
@@ -330,7 +330,7 @@ def test_a_line_over_the_limit_is_not_a_leaf() -> None:
 
 
 def test_lines_with_invalid_json_are_skipped() -> None:
-    data = file_of(header(), make_line("a", None), "junk", make_line("b", "a"), "", "{broken", make_line("c", "b"))
+    data = build_file(header(), make_line("a", None), "junk", make_line("b", "a"), "", "{broken", make_line("c", "b"))
 
     assert read_tail_context(split_blocks(data, 60)) == read_whole_context(data)
 
@@ -345,9 +345,9 @@ def make_record(id: str, data: object, **keys) -> dict:
 
 def test_an_unreadable_leaf_needs_the_whole_file() -> None:
     lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="side")]
-    last = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"))
-    of_a_branch = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"), make_line("d", "a", branch="main"))
-    by_a_record = file_of(
+    last = build_file(header(), *lines, BROKEN % (b"c", b"b", b"side"))
+    of_a_branch = build_file(header(), *lines, BROKEN % (b"c", b"b", b"side"), make_line("d", "a", branch="main"))
+    by_a_record = build_file(
         header(),
         *lines,
         BROKEN % (b"c", b"b", b"side"),
@@ -366,7 +366,7 @@ def test_an_unreadable_leaf_needs_the_whole_file() -> None:
 
 def test_an_unreadable_line_does_not_set_the_current_branch() -> None:
     broken = (BROKEN % (b"c", b"b", b"other")).replace(b',"message"', b',"current":"main","message"')
-    data = file_of(header(), make_line("a", None, branch="main"), make_line("b", "a", branch="side"), broken)
+    data = build_file(header(), make_line("a", None, branch="main"), make_line("b", "a", branch="side"), broken)
 
     assert read_tail_context(split_blocks(data, 100)) is None
     assert read_heads(data)[1].current == "side"
@@ -381,7 +381,7 @@ def test_an_incomplete_record_requires_an_earlier_one(data) -> None:
     ]
     after = make_line("c", "a", branch="other", current="side")
 
-    for data in (file_of(header(), *lines), file_of(header(), *lines, after)):
+    for data in (build_file(header(), *lines), build_file(header(), *lines, after)):
         context = read_tail_context(split_blocks(data, 100))
         assert context is not None
         assert context == read_whole_context(data)
@@ -390,8 +390,8 @@ def test_an_incomplete_record_requires_an_earlier_one(data) -> None:
 
 def test_a_header_after_many_lines_is_not_an_entry() -> None:
     title = {"type": "title", "title": "t", "id": "t"}
-    alone = file_of(*["junk"] * 100, header())
-    named = file_of(title, *["junk"] * 100, header(), make_record("r", {"current": "main", "heads": {"main": "t"}}))
+    alone = build_file(*["junk"] * 100, header())
+    named = build_file(title, *["junk"] * 100, header(), make_record("r", {"current": "main", "heads": {"main": "t"}}))
 
     for data in (alone, named):
         assert read_tail_context(split_blocks(data, 100)) is None
@@ -412,11 +412,14 @@ SAID = entry("a", None, branch="main").raw
     ],
 )
 def test_the_last_activity_is_found_with_the_number_of_notes_after_it(lines, expected):
-    assert find_last_activity([(file_of(header(), *lines), True)]) == expected
+    assert find_last_activity([(build_file(header(), *lines), True)]) == expected
 
 
 def test_the_search_for_the_last_activity_stops_at_a_limit_and_at_a_header(monkeypatch):
     monkeypatch.setattr(tail, "REPLAY_LIMIT", 1)
 
-    assert find_last_activity([(file_of(LABEL, {**LABEL, "id": "m"}), False), (file_of(header(), SAID), True)]) is None
-    assert find_last_activity([(file_of(header(), LABEL), False), (file_of(header(), SAID), True)]) is None
+    assert (
+        find_last_activity([(build_file(LABEL, {**LABEL, "id": "m"}), False), (build_file(header(), SAID), True)])
+        is None
+    )
+    assert find_last_activity([(build_file(header(), LABEL), False), (build_file(header(), SAID), True)]) is None

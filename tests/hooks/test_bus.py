@@ -1,7 +1,13 @@
 """The event bus: handlers, listeners, combined answers, and failing handlers."""
 
 import asyncio
+import contextvars
+import functools
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +16,7 @@ from hypothesis import strategies as st
 
 from sessiontree.core.messages import ToolCall, user
 from sessiontree.errors import NotFound
-from sessiontree.hooks.bus import HookContext, Hooks, combine_answers, find_event_type
+from sessiontree.hooks.bus import HookContext, Hooks, call, combine_answers, find_event_type, run_in_thread
 from sessiontree.hooks.events import (
     EVENT_ALIASES,
     EVENT_NAMES,
@@ -32,7 +38,7 @@ from sessiontree.hooks.events import (
     Summary,
     Switched,
     ToolCallAnswer,
-    ToolResult,
+    ToolReturned,
     TreePreparation,
     TurnEnd,
 )
@@ -42,16 +48,12 @@ from sessiontree.library.catalog import memory
 PREPARATION = TreePreparation(
     target="t", old_leaf="o", common_ancestor=None, entries_to_summarize=(), user_wants_summary=True
 )
+WHO = contextvars.ContextVar("WHO", default="nobody")
 CALL = BeforeToolCall(call=ToolCall("c", "bash", {"command": "ls"}))
 
 
 def build_navigate_event() -> BeforeNavigate:
     return BeforeNavigate(preparation=PREPARATION, signal=Signal())
-
-
-@pytest.fixture
-def hooks() -> Hooks:
-    return Hooks()
 
 
 @pytest.fixture
@@ -190,7 +192,7 @@ async def test_the_first_cancelling_handler_ends_the_event(hooks: Hooks) -> None
 
     _, answer = await hooks.ask(build_navigate_event())
 
-    assert answer == NavigateAnswer(cancel=True)
+    assert answer == NavigateAnswer(cancel=True, cancelled_by="<lambda>")
     assert asked == []
 
 
@@ -225,11 +227,11 @@ async def test_each_handler_sees_the_changes_of_earlier_handlers(hooks: Hooks) -
     for kind, handler in ((BeforeNavigate, label), (BeforeToolCall, arguments), (BeforeMerge, instructions)):
         hooks.on(kind, handler)
         hooks.on(kind, handler)
-    hooks.on(ToolResult, result)
+    hooks.on(ToolReturned, result)
 
     await hooks.ask(build_navigate_event())
     event, _ = await hooks.ask(CALL)
-    changed, _ = await hooks.ask(ToolResult(call=CALL.call, content=[], is_error=False))
+    changed, _ = await hooks.ask(ToolReturned(call=CALL.call, content=[], is_error=False))
     await hooks.ask(merge)
 
     assert seen == [None, "one", "ls", "pwd", [], None, "briefly"]
@@ -384,7 +386,7 @@ def raise_timeout(event, ctx):
         (exit_program, "failed with RuntimeError: it called sys.exit"),
         (exit_program_in_thread, "failed with RuntimeError: it called sys.exit"),
         (raise_stop_iteration, "failed with RuntimeError: it raised StopIteration"),
-        (cancel_itself, "was cancelled from inside"),
+        (cancel_itself, "cancelled itself"),
         (raise_timeout, "failed with TimeoutError: a timeout inside"),
     ],
 )
@@ -474,7 +476,9 @@ async def test_a_failing_handler_blocks_the_tool_call(hooks: Hooks, junk) -> Non
 
     _, answer = await hooks.ask(CALL)
 
-    assert answer == ToolCallAnswer(cancel=True, reason="gate.py failed, and it must approve this call")
+    assert answer == ToolCallAnswer(
+        cancel=True, cancelled_by="gate.py", reason="gate.py failed, and it must approve this call"
+    )
 
 
 async def test_sync_handlers_run_in_a_thread_and_do_not_block_the_loop(hooks: Hooks) -> None:
@@ -497,7 +501,7 @@ async def test_a_sync_function_may_return_an_awaitable(hooks: Hooks) -> None:
 
 class SlowUi(NoUi):
     async def confirm(self, title, text="", *, default=False):
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.5)
         return True
 
 
@@ -509,7 +513,7 @@ async def test_the_time_of_the_user_does_not_count_for_the_deadline(notices, hoo
         assert ctx.ui.has_person is False
         return {"label": "yes"} if await ctx.ui.confirm("Really?") else None
 
-    hooks.on(BeforeNavigate, ask, deadline=0.05)
+    hooks.on(BeforeNavigate, ask, deadline=1)
 
     assert (await hooks.ask(build_navigate_event()))[1] == NavigateAnswer(label="yes")
     assert notices == []
@@ -577,8 +581,8 @@ async def test_a_signal_wakes_waiters_from_any_thread() -> None:
 
     threading.Thread(target=signal.abort).start()
 
-    await asyncio.wait_for(waiting, 5)
-    await asyncio.wait_for(signal.wait(), 5)
+    await asyncio.wait_for(waiting, 20)
+    await asyncio.wait_for(signal.wait(), 20)
     assert signal.aborted
 
 
@@ -592,3 +596,87 @@ async def test_derived_hooks_share_handlers_but_not_context_tools_and_listeners(
     await other.emit(Navigated(new_leaf="a", old_leaf="b"))
 
     assert (seen, shown) == (["other"], [])
+
+
+# Calling functions of users and extensions
+
+
+async def test_a_function_in_a_thread_sees_the_context_variables_of_its_caller() -> None:
+    WHO.set("ada")
+
+    def function(function: str, *, named: int) -> tuple[object, ...]:
+        return function, named, WHO.get(), threading.current_thread() is threading.main_thread()
+
+    assert await call(function, function="a", named=1) == ("a", 1, "ada", False)
+
+
+async def test_an_async_function_behind_a_plain_one_is_awaited_in_the_loop() -> None:
+    async def where(city: str) -> tuple[str, bool]:
+        return city, threading.current_thread() is threading.main_thread()
+
+    @functools.wraps(where)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        return where(*arguments, **named)
+
+    assert await call(where, "Rome") == await call(wrapped, city="Rome") == ("Rome", True)
+
+
+async def test_exceptions_of_a_function_are_raised() -> None:
+    nothing: Iterator[int] = iter(())
+
+    with pytest.raises(RuntimeError, match="it raised StopIteration"):
+        await asyncio.wait_for(call(next, nothing), 20)
+    with pytest.raises(SystemExit):
+        await call(sys.exit, 2)
+
+
+async def test_a_hanging_thread_is_abandoned_and_blocks_no_other_thread() -> None:
+    let_go = threading.Event()
+    hanging = [run_in_thread(let_go.wait, 30) for _ in range(50)]
+
+    assert await asyncio.wait_for(call(abs, -1), 20) == 1
+    assert not any(future.done() for future in hanging)
+    for future in hanging:
+        future.cancel()
+    let_go.set()
+
+
+def test_a_hanging_thread_does_not_block_the_exit_of_the_program() -> None:
+    code = """
+import asyncio, threading
+from sessiontree.hooks.bus import run_in_thread
+
+async def main():
+    began = threading.Event()
+    future = run_in_thread(lambda: (began.set(), threading.Event().wait()))
+    await run_in_thread(began.wait)
+    future.cancel()
+
+asyncio.run(main())
+print("over")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("over\n", "", 0)
+
+
+def test_a_thread_that_returns_after_the_loop_closed_is_ignored() -> None:
+    let_go = threading.Event()
+    threads: list[threading.Thread] = []
+
+    async def main() -> None:
+        began = threading.Event()
+
+        def late() -> None:
+            threads.append(threading.current_thread())
+            began.set()
+            let_go.wait(30)
+
+        run_in_thread(late).cancel()
+        await run_in_thread(began.wait, 30)
+
+    asyncio.run(main())
+    let_go.set()
+    threads[0].join(30)
+
+    assert not threads[0].is_alive()

@@ -11,8 +11,7 @@ from sessiontree.core.query import Query
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound
 from sessiontree.library.index.session_search import Hit, find_hits
 from sessiontree.library.index.session_summary import SessionSummary, summarize_session
-from sessiontree.library.recent import find_most_recent
-from sessiontree.library.repository import RECENT_ALIAS, Progress, SharedLock, StoredSession
+from sessiontree.library.repository import RECENT_ALIAS, Progress, SharedLock, StoredSession, find_most_recent
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import Durability

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import sessiontree as st
-from tests.builders import file_of
+from tests.builders import build_file
 
 TIME = "2026-01-01T00:00:00.000Z"
 
@@ -18,7 +18,7 @@ def say(id: str, parent: str | None, text: str, **fields: Any) -> dict[str, Any]
 
 def put(folder: Path, name: str, *lines: Any) -> Path:
     path = folder / f"{name}.jsonl"
-    path.write_bytes(file_of(*lines))
+    path.write_bytes(build_file(*lines))
     return path
 
 

@@ -20,7 +20,7 @@ from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.index import listing
 from sessiontree.library.repair import repair
 from sessiontree.library.session_files import SessionFile, get_sessions_folder
-from tests.builders import file_of, header
+from tests.builders import build_file, header
 
 
 def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
@@ -90,13 +90,18 @@ def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
     assert all(len(os.fsencode(name)) <= 255 for name in names)
 
 
-def test_a_folder_that_only_a_header_can_name_has_a_place_too(tmp_path: Path) -> None:
-    (tmp_path / "odd.jsonl").write_text('{"type":"session","version":3,"id":"odd","cwd":"/half \\ud83d"}\n')
+def test_a_folder_that_only_a_header_can_name_has_a_place_too() -> None:
+    assert encode_folder_name("/half \ud83d") == "--half ?--"
 
-    forked = st.fork(st.open(tmp_path / "odd.jsonl"))
+
+def test_a_fork_is_in_the_folder_of_its_source(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "a.jsonl")
+    session.append(st.user("hi"))
+
+    forked = session.fork()
 
     assert forked.file is not None
-    assert forked.file.parent.name == "--half ?--"
+    assert forked.file.parent == tmp_path
 
 
 def test_a_relative_home_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +589,7 @@ def source() -> st.Session:
 def test_a_path_fork_is_a_separate_session_with_the_same_context(source: st.Session) -> None:
     before = source.read_lines()
 
-    fork = st.fork(source, at="b", name="copy")
+    fork = source.fork(at="b", name="copy")
 
     assert fork.id != source.id
     assert fork.head.context().messages == source.branch("b").context().messages
@@ -607,7 +612,7 @@ def damaged_file(tmp_path: Path, first: str = "a") -> Path:
     label = {"type": "label", "id": "l", "parentId": first, "timestamp": "", "targetId": first, "label": "x"}
     file = tmp_path / "damaged.jsonl"
     lines = [message(first, None), label, message("b", "l") + message("c", "b"), message("d", "b")]
-    file.write_bytes(file_of(header(), *lines))
+    file.write_bytes(build_file(header(), *lines))
     return file
 
 
@@ -621,7 +626,7 @@ def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
         list(transfer.copy(str(source.file), f"{database}#s"))
         source = st.open(f"{database}#s")
 
-    fork = st.fork(source, dir=None if to == "database" else tmp_path)
+    fork = source.fork(dir=None if to == "database" else tmp_path)
 
     assert [message["content"] for message in source.context().messages] == ["a", "d"]
     assert st.open(fork.location).context().messages == source.context().messages
@@ -634,7 +639,7 @@ def test_a_path_fork_blocked_by_a_damaged_line_is_refused_and_leaves_no_file(tmp
     source = st.open(damaged_file(tmp_path, first="an odd id"))
 
     for work in (
-        lambda: st.fork(source, file=tmp_path / "fork.jsonl"),
+        lambda: source.fork(file=tmp_path / "fork.jsonl"),
         lambda: export(source.read_lines(), "jsonl", branch="HEAD"),
     ):
         with pytest.raises(st.InvalidOperation, match=r"'b' on line 4 is damaged.*doctor --repair"):
@@ -642,11 +647,11 @@ def test_a_path_fork_blocked_by_a_damaged_line_is_refused_and_leaves_no_file(tmp
     assert not (tmp_path / "fork.jsonl").exists()
     mended = repair(source).file
     assert mended is not None
-    assert st.fork(st.open(mended), file=tmp_path / "fork.jsonl").context().messages == source.context().messages
+    assert st.open(mended).fork(file=tmp_path / "fork.jsonl").context().messages == source.context().messages
 
 
 def test_a_fork_works_without_its_source(source: st.Session) -> None:
-    fork = st.fork(source, at="here")
+    fork = source.fork(at="here")
 
     fork.append(st.user("another way"))
 
@@ -657,7 +662,7 @@ def test_a_fork_works_without_its_source(source: st.Session) -> None:
 
 
 def test_copied_lines_keep_their_bytes_but_for_a_parent_that_changed(source: st.Session) -> None:
-    fork = st.fork(source, at="b")
+    fork = source.fork(at="b")
 
     lines = set(source.read_lines())
     changed = [entry for entry in fork.tree if entry.raw not in lines and not entry.is_annotation]
@@ -668,8 +673,8 @@ def test_copied_lines_keep_their_bytes_but_for_a_parent_that_changed(source: st.
 
 
 def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> None:
-    fork = st.fork(source, whole=True)
-    elsewhere = st.fork(source, whole=True, at="here", name="copy")
+    fork = source.fork(whole=True)
+    elsewhere = source.fork(whole=True, at="here", name="copy")
 
     assert fork.read_lines()[1:] == source.read_lines()[1:]
     assert [(b.name, b.head) for b in fork.branches] == [(b.name, b.head) for b in source.branches]
@@ -678,7 +683,7 @@ def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> Non
 
 
 def test_a_fork_before_everything_is_empty(source: st.Session) -> None:
-    fork = st.fork(source, at="root")
+    fork = source.fork(at="root")
 
     assert (len(fork.tree), fork.head.leaf, fork.forked_from) == (0, None, None)
 
@@ -687,7 +692,7 @@ def test_a_session_in_memory_forks_into_memory() -> None:
     session = st.memory(name="m")
     session.append(st.user("one"))
 
-    fork = st.fork(session)
+    fork = session.fork()
 
     assert (fork.file, fork.header.parent_session) == (None, None)
     assert fork.head.context().messages == session.head.context().messages
@@ -699,7 +704,7 @@ def test_a_whole_fork_is_where_it_was_asked_for_also_where_a_label_is_spelled_li
     *_, one, two = source.tree.path(source.head.leaf)
     source.label(two.id, one.id)
 
-    assert st.fork(source, at=one, whole=True).head.leaf == one.id
+    assert source.fork(at=one, whole=True).head.leaf == one.id
 
 
 def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path) -> None:
@@ -710,7 +715,7 @@ def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path)
     )
     session = st.open(path)
 
-    fork = st.fork(session, whole=True)
+    fork = session.fork(whole=True)
 
     assert session.name == fork.name == "their name"
     assert fork.read_lines()[1:] == session.read_lines()[2:]
@@ -734,7 +739,7 @@ def test_sessions_written_at_the_same_time_are_ordered_by_creation_time() -> Non
 def two(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[st.Session, st.Session]:
-    """An older and a newer session of this folder, in files and in a database."""
+    """Create an older and a newer session of this folder, in files and in a database."""
     monkeypatch.chdir(tmp_path)
     if request.param == "database":
         monkeypatch.setenv("SESSIONTREE_STORE", request.getfixturevalue("database"))
@@ -743,13 +748,13 @@ def two(
         session = st.create(name)
         session.extend([st.user("one"), st.assistant("two")])
         session.create_branch("side", current=False)
-        wait_for_the_clocks(session, tmp_path / "clock")
+        wait_for_clocks(session, tmp_path / "clock")
         sessions.append(session)
     return sessions[0], sessions[1]
 
 
-def wait_for_the_clocks(session: st.Session, clock: Path) -> None:
-    """Until what is written next has a later time: that of entries, and that of files, which is coarse."""
+def wait_for_clocks(session: st.Session, clock: Path) -> None:
+    """Wait until the next write has a later time, both in entries and in files, whose clock is coarse."""
     written = session.tree.entries[-1].timestamp
     clock.write_text("")
     before = clock.stat().st_mtime_ns
@@ -781,7 +786,7 @@ def test_a_session_that_was_only_renamed_or_labeled_is_not_the_most_recent(two, 
     "act",
     [
         lambda session: session.append(st.user("more")),
-        lambda session: session.navigate("HEAD~1"),
+        lambda session: session.navigate_sync("HEAD~1"),
         lambda session: session.switch("side"),
         lambda session: session.create_branch("new"),
     ],

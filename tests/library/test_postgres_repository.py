@@ -15,7 +15,7 @@ from sessiontree.library import catalog, transfer
 from sessiontree.library.postgres_repository import PostgresRepository
 from sessiontree.library.session_files import get_sessions_folder
 from sessiontree.store.postgres.address import parse_address
-from tests.surrogates import hostile_files
+from tests.surrogates import write_hostile_files
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_listing_is_up_to_date_without_opening_sessions(store: str) -> None:
     assert after.first_message == before.first_message == "Find the Cache bug, Straße"
 
 
-def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_in_a_header_is_never_opened(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = PostgresRepository(parse_address(store))
     for number, parent in enumerate(
         ("postgresql://[bad", f"{store}?sslmode=disable&service=evil#x", "postgresql://h/d#")
@@ -359,7 +359,7 @@ def test_lone_surrogates_in_one_session_leave_the_listing_of_the_others_alone(st
     with st.create("good") as good:
         good.append(st.user("hello"))
     (tmp_path / "hostile").mkdir()
-    files = hostile_files(tmp_path / "hostile", tmp_path)
+    files = write_hostile_files(tmp_path / "hostile", tmp_path)
     for file in files:
         list(transfer.copy(str(file), store))
 

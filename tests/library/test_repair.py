@@ -24,7 +24,7 @@ def held_in_memory(*lines: bytes) -> MemoryStore:
 def test_a_repair_that_would_lose_information_of_the_header_is_refused(tmp_path: Path, fields: str) -> None:
     (tmp_path / "s.jsonl").write_text(f'{{"type":"session",{fields},"id":"s"}}\ngarbage\n')
 
-    with pytest.raises(st.ReadOnly, match="a repaired copy would not"):
+    with pytest.raises(st.ReadOnly, match="a repaired copy would"):
         st.repair(st.open(tmp_path / "s.jsonl"))
     assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
 
@@ -62,7 +62,7 @@ def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, mon
         held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
     )
 
-    with pytest.raises(st.InvalidOperation, match="a session in memory has no place next to it"):
+    with pytest.raises(st.InvalidOperation, match="a session in memory has no folder for a repaired copy"):
         st.repair(damaged)
     assert list(tmp_path.glob("*.jsonl")) == []
     assert st.repair(damaged, file="sound.jsonl").file == "sound.jsonl"
@@ -91,7 +91,7 @@ def damaged_at(file: Path) -> Path:
     return file
 
 
-def test_a_repaired_copy_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repaired_copy_is_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise st.StoreError("the disk", "No space left on device")
 
@@ -105,7 +105,7 @@ def test_a_repaired_copy_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monke
     assert (sound.problems, sound.heads.heads, sound.heads.moves) == ([], {"main": "a", "side": "a"}, [])
 
 
-def test_a_head_that_is_gone_from_an_older_file_is_found_again_in_a_copy(tmp_path: Path) -> None:
+def test_a_missing_head_of_an_old_file_is_restored_in_a_copy(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text(damaged_at(file).read_text().replace('"version":3', '"version":2').removesuffix("garbage\n"))
     before = file.read_bytes()
@@ -155,7 +155,7 @@ def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(dat
     )
     assert all(copied.is_ok for copied in copy(str(tmp_path / "s.jsonl"), database))
     damaged = st.open(f"{database}#s")
-    forks = [st.fork(damaged), st.fork(damaged, whole=True)]
+    forks = [damaged.fork(), damaged.fork(whole=True)]
 
     report = st.repair(damaged)
 

@@ -1,9 +1,7 @@
 """One suite for every kind of repository. A new kind joins by adding a line to `REPOSITORIES`."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,11 @@ from sessiontree.cli.app import run
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound
 from sessiontree.library import catalog, locations
 from sessiontree.library.locations import find_repository, open_repository, register_scheme, set_file_store
+from sessiontree.library.repository import find_most_recent
 from sessiontree.library.transfer import copy, verify
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
 from tests.library.dict_repository import SCHEME, open_dict
 from tests.store.encrypted_store import EncryptedStore
 
@@ -158,7 +159,7 @@ def test_a_session_with_new_entries_is_not_purged() -> None:
 def test_a_fork_stays_in_the_repository_and_has_the_context_of_its_source(whole: bool) -> None:
     session = create("source", "one", "two")
 
-    forked = st.fork(session, whole=whole, name="forked")
+    forked = session.fork(whole=whole, name="forked")
 
     assert sorted(list_names()) == ["forked", "source"]
     assert forked.context().messages == session.context().messages
@@ -229,3 +230,49 @@ def test_commands_work_on_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert "an apple" in page.read_text()
     assert '"an apple"' in (tmp_path / "talk.jsonl").read_text()
     assert [message["role"] for message in st.open("talk").context().to_llm()] == ["user", "user"]
+
+
+# The most recent session when times are close: entries have milliseconds, stores microseconds or less
+
+
+MS = 1_000_000
+START = 1_767_225_600_000
+
+
+def write_session(name: str, *times: int) -> MemoryStore:
+    """Create a session, append a message and, if there is a third time, rename it. Times are in ms after the start."""
+    clock: Iterator[int] = iter(times)
+    store = MemoryStore(name)
+    session = Session.create(store, id=name, new_id=lambda: st.memory().id[-16:], now=lambda: START + next(clock))
+    session.append(st.user("hello"))
+    if len(times) > 2:
+        session.rename("another name")
+    return store
+
+
+def find_recent(*written: tuple[MemoryStore, float]) -> str | None:
+    """Find the most recent of these sessions, given their modification times in ms after the start."""
+    stores = {store.location: store for store, _ in written}
+    times = [(store.location, START * MS + round(modified * MS)) for store, modified in written]
+    return find_most_recent(sorted(times, key=lambda item: -item[1]), lambda location: stores[location])
+
+
+def test_a_renamed_session_stays_the_most_recent_if_another_was_written_in_the_same_millisecond() -> None:
+    written_slowly = write_session("other", 0, 8)
+    continued = write_session("continued", 0, 10, 15)
+
+    assert find_recent((written_slowly, 10.7), (continued, 15.2)) == "continued"
+
+
+def test_a_renamed_session_is_not_the_most_recent_if_another_was_continued_a_millisecond_later() -> None:
+    renamed = write_session("renamed", 0, 10, 15)
+    continued = write_session("continued", 0, 11)
+
+    assert find_recent((renamed, 15.2), (continued, 11.0)) == "continued"
+
+
+def test_of_two_sessions_continued_in_the_same_millisecond_the_one_written_last_is_the_most_recent() -> None:
+    first = write_session("first", 0, 10)
+    second = write_session("second", 0, 10)
+
+    assert find_recent((first, 10.2), (second, 10.7)) == "second"

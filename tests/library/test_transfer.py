@@ -380,7 +380,7 @@ def test_verify_reports_sessions_that_exist_on_one_side_only(database: str, tmp_
     assert states(list(verify(str(tmp_path / "a"), database))) == {"two": "same", "three": "missing", "one": "extra"}
 
 
-def test_sessions_come_back_to_the_folder_that_they_are_about(
+def test_sessions_return_to_the_folder_of_their_project(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -436,9 +436,7 @@ def test_a_copy_was_written_to_when_its_source_was(database: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("target", ["files", "database"])
-def test_a_copy_that_is_there_already_never_becomes_newer(
-    target: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_an_existing_copy_keeps_its_time(target: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     source, side = tmp_path / "s.jsonl", str(tmp_path / "copies")
     if target == "database":
         side = request.getfixturevalue("database")

@@ -221,7 +221,7 @@ def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, ac
 
 
 @pytest.mark.usefixtures("disks")
-def test_a_session_is_restored_although_a_refused_writer_has_it_open(session: st.Session) -> None:
+def test_a_session_is_restored_while_a_refused_writer_has_it_open(session: st.Session) -> None:
     data = file_of(session).read_bytes()
     others = session, st.open(session.id)
     catalog.delete("auth")
@@ -299,7 +299,7 @@ def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(sess
 
 
 @pytest.mark.parametrize("name", ["talk.session", ".talk.jsonl", "talk"])
-def test_a_session_is_in_the_trash_whatever_its_file_is_called(tmp_path: Path, monkeypatch, name: str) -> None:
+def test_a_session_with_any_file_name_can_be_in_the_trash(tmp_path: Path, monkeypatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     session = st.create(file=name)
 
@@ -332,7 +332,9 @@ def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> Non
         catalog.restore("auth")
 
 
-def test_a_session_comes_back_where_this_folder_is_gone(session: st.Session, tmp_path: Path, monkeypatch) -> None:
+def test_a_session_can_be_restored_if_the_current_folder_was_removed(
+    session: st.Session, tmp_path: Path, monkeypatch
+) -> None:
     catalog.delete("auth")
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
@@ -353,7 +355,7 @@ def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
     assert Path(there).exists()
 
 
-def test_nothing_comes_back_where_something_that_belongs_to_it_is_in_the_way(session: st.Session) -> None:
+def test_a_restore_is_refused_if_one_of_its_files_exists(session: st.Session) -> None:
     file = file_of(session)
     Path(f"{file}.bak").write_text("old")
     there = Path(catalog.delete("auth"))
@@ -374,7 +376,7 @@ def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session,
     there = Path(catalog.delete("auth"))
     (there.parent / "origin").write_text(origin)
 
-    with pytest.raises(st.InvalidOperation, match="does not say"):
+    with pytest.raises(st.InvalidOperation, match="does not contain the original path"):
         catalog.restore("auth")
 
     assert there.exists()

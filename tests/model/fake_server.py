@@ -87,7 +87,7 @@ class FakeServer:
         with self._changed:
             self._answers.extend(answers)
 
-    def wait_for(self, condition: Callable[[Self], bool], seconds: float = 5) -> bool:
+    def wait_for(self, condition: Callable[[Self], bool], seconds: float = 60) -> bool:
         """Wait until `condition` of this server is true, or time is up; says which."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self), seconds)

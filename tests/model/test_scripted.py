@@ -19,6 +19,7 @@ from sessiontree.model.base import (
 )
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
 from tests.model.requests import collect_failure
+from tests.waiting import wait_until
 
 HELLO = Request(messages=[{"role": "user", "content": "Hello, you there"}])
 
@@ -83,12 +84,13 @@ async def test_a_function_is_given_the_request() -> None:
 
 
 async def test_a_delay_can_be_cancelled() -> None:
-    task = asyncio.ensure_future(complete(ScriptedModel([["Wait", Delay(60), "no"]]), HELLO))
-    await asyncio.sleep(0.01)
+    model = ScriptedModel([["Wait", Delay(60), "no"]])
+    task = asyncio.ensure_future(complete(model, HELLO))
+    await wait_until(lambda: model.requests)
     task.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 1)
+        await asyncio.wait_for(task, 20)
 
 
 async def test_an_empty_script_is_an_error_and_more_can_be_added() -> None:

@@ -1,16 +1,25 @@
 """Finding a model by name, choosing the default, and the errors when none is available."""
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from sessiontree.config import Config, ModelSettings
 from sessiontree.core.messages import extract_text
-from sessiontree.errors import NotFound
+from sessiontree.errors import NotFound, StoreError
 from sessiontree.model import local_model
 from sessiontree.model.base import complete
 from sessiontree.model.providers import PROVIDERS, find_limits
-from sessiontree.model.selection import ModelCandidate, NoModel, find_model, list_candidates
+from sessiontree.model.selection import (
+    ModelCandidate,
+    NoModel,
+    find_model,
+    list_candidates,
+    recall_model,
+    remember_model,
+)
 from tests.model.fake_server import FakeServer
 from tests.model.requests import HELLO
 
@@ -347,3 +356,69 @@ def test_the_documentation_lists_every_provider() -> None:
         keys = " or ".join(f"`{variable}`" for variable in provider.keys)
         assert f"| `{provider.name}` | {keys} | `{provider.default}` |" in page
         assert provider.url_variable is None or f"`{provider.url_variable}`" in page
+
+
+# The model that the user chose last
+
+
+@pytest.fixture
+def state_file(home: Path) -> Path:
+    return home / ".sessiontree" / "state.json"
+
+
+def test_the_choice_is_stored_in_a_private_file(state_file: Path) -> None:
+    assert recall_model(None) is None
+
+    remember_model("openai:gpt-5.5", None)
+
+    assert recall_model(None) == "openai:gpt-5.5"
+    assert stat.S_IMODE(state_file.stat().st_mode) == 0o600
+
+
+def test_a_configuration_that_names_another_model_since_then_wins() -> None:
+    remember_model("openai:gpt-5.5", "anthropic:claude-sonnet-5-5")
+
+    assert recall_model("anthropic:claude-sonnet-5-5") == "openai:gpt-5.5"
+    assert recall_model("mistral:mistral-large-latest") is None
+    assert recall_model(None) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"model": 1}', b'{"model": ""}', b"{" * 100_000])
+def test_an_invalid_state_file_is_ignored(state_file: Path, content: bytes) -> None:
+    state_file.parent.mkdir(parents=True)
+    state_file.write_bytes(content)
+
+    assert recall_model(None) is None
+
+
+def test_a_pipe_or_folder_in_place_of_the_file_does_not_block(state_file: Path) -> None:
+    state_file.parent.mkdir(parents=True)
+    os.mkfifo(state_file)
+    assert recall_model(None) is None
+    state_file.unlink()
+    state_file.mkdir()
+    assert recall_model(None) is None
+    with pytest.raises(StoreError):
+        remember_model("openai:gpt-5.5", None)
+
+
+def test_without_a_name_the_last_choice_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    assert find_model(None, Config()).info.name == "anthropic:claude-sonnet-5-5"
+
+    remember_model("openai:gpt-6-sol", None)
+
+    assert find_model(None, Config()).info.name == "openai:gpt-6-sol"
+    assert [offer.name for offer in list_candidates(Config()) if offer.default] == ["openai:gpt-6-sol"]
+    assert find_model("anthropic", Config()).info.name == "anthropic:claude-sonnet-5-5"
+
+
+def test_an_unavailable_choice_falls_back_to_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    remember_model("openai:gpt-6-sol", None)
+
+    assert find_model(None, Config()).info.name == "anthropic:claude-sonnet-5-5"
+    listed = {offer.name: offer for offer in list_candidates(Config())}
+    assert listed["anthropic:claude-sonnet-5-5"].default
+    assert listed["openai:gpt-6-sol"].reason == "OPENAI_API_KEY is not set"

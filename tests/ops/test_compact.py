@@ -13,6 +13,7 @@ from sessiontree.ops.compact import CompactOutcome, compact, compute_token_budge
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
 from tests.ops.conftest import SMALL, append_messages, get_prompt, get_text
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ async def test_a_handler_may_cancel_before_the_model_is_asked(session, hooks, ev
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])))
 
-    assert outcome == CompactOutcome(cancelled=True)
+    assert outcome == CompactOutcome(cancelled=True, cancelled_by="<lambda>")
     assert session.read_lines() == before
     assert list_event_names(events) == ["BeforeCompact"]
 
@@ -166,7 +167,7 @@ async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session,
     ("supplied", "wrong"),
     [
         ({"summary": " "}, "its summary is empty"),
-        ({"summary": "S", "first_kept": "gone"}, "it keeps from 'gone', which is not on the path"),
+        ({"summary": "S", "first_kept": "gone"}, "its first kept entry 'gone' is not on the path"),
         ({"summary": "S", "first_kept": "RESULT"}, "a tool result without its call"),
     ],
 )
@@ -201,25 +202,22 @@ async def test_a_failure_changes_nothing_and_is_reported(session, hooks, events,
 async def test_aborting_changes_nothing_and_is_reported(session, hooks, events, ids) -> None:
     before = session.read_lines()
     signal = Signal()
-    work = asyncio.ensure_future(
-        compact(
-            session.head,
-            hooks,
-            summary=SummaryRequest(model=ScriptedModel([[Delay(30), "s"]], info=SMALL)),
-            signal=signal,
-        )
-    )
-    await asyncio.sleep(0.01)
+    model = ScriptedModel([[Delay(30), "s"]], info=SMALL)
+    work = asyncio.ensure_future(compact(session.head, hooks, summary=SummaryRequest(model=model), signal=signal))
+    await wait_until(lambda: model.requests)
 
     signal.abort()
 
-    assert await asyncio.wait_for(work, 5) == CompactOutcome(cancelled=True, aborted=True)
+    assert await asyncio.wait_for(work, 20) == CompactOutcome(cancelled=True, aborted=True)
     assert session.read_lines() == before
     assert events[-1] == CompactFailed(reason="manual", error="aborted", aborted=True)
 
 
 async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, ids) -> None:
+    at_work = asyncio.Event()
+
     async def hang(event, ctx):
+        at_work.set()
         await asyncio.sleep(30)
 
     hooks.on(BeforeCompact, hang)
@@ -227,11 +225,11 @@ async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, i
     work = asyncio.ensure_future(
         compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])), signal=signal)
     )
-    await asyncio.sleep(0.01)
+    await at_work.wait()
 
     signal.abort()
 
-    assert (await asyncio.wait_for(work, 5)).aborted
+    assert (await asyncio.wait_for(work, 20)).aborted
 
 
 async def test_nothing_to_compact_is_an_outcome_without_asking_hooks(session, hooks, events) -> None:

@@ -13,7 +13,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import EVENTS, Notice
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.ops.compact import compact, uncompact
-from sessiontree.ops.fork import fork
+from sessiontree.ops.fork import fork_session
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
@@ -31,7 +31,7 @@ OPERATIONS: dict[str, Operation] = {
     "navigate_summary": lambda session, hooks: navigate(
         session, "start", hooks=hooks, summary=SummaryRequest(model=ScriptedModel(["S"])), label="here"
     ),
-    "fork": lambda session, hooks: fork(session, "start", hooks=hooks),
+    "fork": lambda session, hooks: fork_session(session, "start", hooks=hooks),
     "merge": lambda session, hooks: merge(
         session.branch("a"), session.head, hooks=hooks, summary=SummaryRequest(model=ScriptedModel(["S"]))
     ),
@@ -113,7 +113,7 @@ async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_c
         hooks = Hooks()
         seen = []
         hooks.listen(seen.append)
-        hooks.on(event, fault, deadline=0.01)
+        hooks.on(event, fault, deadline=0.01 if fault is hang else 30)
 
         await work(session, hooks)
 

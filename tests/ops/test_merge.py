@@ -17,6 +17,7 @@ from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Session
 from tests.ops.conftest import append_messages, get_prompt
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_a_handler_may_cancel_a_merge(main, session, hooks, events) -> Non
 
     outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
-    assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
+    assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True, cancelled_by="<lambda>")
     assert session.read_lines() == before
     assert len(events) == 1
 
@@ -184,19 +185,14 @@ async def test_a_failed_or_aborted_merge_changes_nothing(main, session, hooks) -
             hooks=hooks,
             summary=SummaryRequest(model=build_model(ModelError("m", "auth", "no"))),
         )
+    model = build_model([Delay(30), "s"])
     work = asyncio.ensure_future(
-        merge(
-            session.branch("dict"),
-            main,
-            hooks=hooks,
-            summary=SummaryRequest(model=build_model([Delay(30), "s"])),
-            signal=signal,
-        )
+        merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model), signal=signal)
     )
-    await asyncio.sleep(0.01)
+    await wait_until(lambda: model.requests)
     signal.abort()
 
-    assert await asyncio.wait_for(work, 5) == MergeOutcome(new_leaf=main.leaf, cancelled=True, aborted=True)
+    assert await asyncio.wait_for(work, 20) == MergeOutcome(new_leaf=main.leaf, cancelled=True, aborted=True)
     assert session.read_lines() == before
 
 
@@ -512,7 +508,7 @@ async def test_a_copy_of_a_copy_records_its_direct_source(main, session, hooks) 
         assert outcome.entries[-1].body.fields["x"] == 1
 
 
-async def test_a_copy_has_no_usage_of_its_own(main, session, hooks) -> None:
+async def test_a_copy_does_not_count_usage_again(main, session, hooks) -> None:
     def cost() -> float:
         return compute_stats("all", None, list(session.tree)).cost
 
@@ -553,7 +549,7 @@ async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
     picked = await cherry_pick(main, ["cache"], hooks=hooks)
     moved = await rebase(session.branch("cache"), "dict", hooks=hooks)
 
-    assert picked == CopyOutcome(old_leaf=main.leaf, new_leaf=main.leaf, cancelled=True)
+    assert picked == CopyOutcome(old_leaf=main.leaf, new_leaf=main.leaf, cancelled=True, cancelled_by="<lambda>")
     assert moved.cancelled
     assert session.read_lines() == before
 

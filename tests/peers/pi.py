@@ -30,7 +30,7 @@ UNDEFINED: Mapping[str, object] = {"$undefined": True}
 
 
 def ref(index: int) -> dict[str, object]:
-    """Stands for the id made by operation ``index`` of the same request, inside later arguments."""
+    """Return a placeholder for the id made by operation ``index`` of the same request, inside later arguments."""
     return {"$ref": index}
 
 
@@ -52,7 +52,7 @@ class TreeRow(TypedDict):
 
 
 class Context(TypedDict):
-    """The context at one leaf; only ``leaf`` and ``error`` are there if pi failed on it."""
+    """The context at one leaf; it has only ``leaf`` and ``error`` if pi failed on it."""
 
     leaf: str | None
     model: NotRequired[dict[str, Any] | None]
@@ -74,7 +74,7 @@ class Description(TypedDict):
 
 
 class Applied(TypedDict):
-    """What a list of operations made."""
+    """The result of a list of operations."""
 
     ids: list[str | None]
     """Per operation: the new entry's id, the new file of createBranchedSession, else None."""
@@ -121,13 +121,13 @@ class Pi:
         self._folder.cleanup()
 
     def describe(self, file: str | Path, leaves: Sequence[str | None] = ()) -> Description:
-        """What pi says of a file: leaf, branch, tree, labels, name, and the context at each of ``leaves``."""
+        """Return pi's leaf, branch, tree, labels and name of a file, and the context at each of ``leaves``."""
         result: Description = self._ask("describe", file=str(file), leaves=list(leaves))
         return result
 
     def apply(self, file: str | Path, ops: Sequence[Op], *, check: bool = True) -> Applied:
         """Open a file and run operations on it; with ``check`` a failed one raises PiError."""
-        return _checked(self._ask("apply", file=str(file), ops=ops), ops, check)
+        return _raise_errors(self._ask("apply", file=str(file), ops=ops), ops, check)
 
     def create(
         self,
@@ -140,15 +140,15 @@ class Pi:
     ) -> Applied:
         """Begin a session in ``folder`` and run operations on it; ``options`` are id and parentSession."""
         answer = self._ask("create", dir=str(folder), cwd=cwd, ops=ops, options=dict(options or {}))
-        return _checked(answer, ops, check)
+        return _raise_errors(answer, ops, check)
 
     def collect(self, file: str | Path, pairs: Sequence[tuple[str | None, str]]) -> list[Collected]:
-        """What a move from one entry to another leaves behind, for each pair."""
+        """Return the entries that a move from one entry to another abandons, for each pair."""
         result: list[Collected] = self._ask("collect", file=str(file), pairs=pairs)
         return result
 
     def fork(self, file: str | Path, at: str) -> Forked:
-        """The lines of a new session with only the path to ``at``; no file stays behind."""
+        """Return the lines of a new session with only the path to ``at``; no file is kept."""
         result: Forked = self._ask("fork", file=str(file), at=at)
         return result
 
@@ -156,7 +156,7 @@ class Pi:
         process = self._process or self._start()
         request = json.dumps({"op": op, **fields}) + "\n"
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # of a process that has ended, which _answer reports
+        with contextlib.suppress(OSError):  # the process has ended, which _answer reports
             process.stdin.write(request.encode())
             process.stdin.flush()
         answer = self._answer()
@@ -216,7 +216,7 @@ def _pump(stream: IO[bytes], answers: queue.Queue[bytes]) -> None:
     answers.put(b"")
 
 
-def _checked(answer: Applied, ops: Sequence[Op], check: bool) -> Applied:
+def _raise_errors(answer: Applied, ops: Sequence[Op], check: bool) -> Applied:
     if check and answer["errors"]:
         index, said = next(iter(answer["errors"].items()))
         raise PiError(f"operation {index} ({ops[int(index)][0]}): {said}")

@@ -1,6 +1,6 @@
 """Random writers: one that uses our public API, one that makes operations for pi.
 
-Both draw from a seeded `random.Random`, so that a failing seed fails again.
+Both draw from a seeded `random.Random`, so a failing seed fails again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EDITABLE_ROLES = ("user", "assistant", "toolResult")
 
 
 def is_editable(entry: st.Entry) -> bool:
-    """Whether pi lets one edit what it contributes."""
+    """Return whether pi allows a context edit of this entry."""
     body = entry.body
     if isinstance(body, st.Message):
         return body.message.get("role") in ("user", "assistant", "toolResult")
@@ -33,7 +33,7 @@ def is_editable(entry: st.Entry) -> bool:
 
 
 class Speaker:
-    """Makes messages of all roles, in wire form."""
+    """Makes random messages of all roles, in wire form."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -114,7 +114,7 @@ class Speaker:
         return patch
 
     def custom(self) -> Json:
-        """As a session that came from version 2 has it."""
+        """Return a custom message as in a session migrated from version 2."""
         return {"role": "custom", "customType": "hook", "content": self.content(), "display": True}
 
 
@@ -165,7 +165,7 @@ class OurWriter:
         self.session.extend(st.Message(self.speaker.any_message()) for _ in range(self.random.choice((1, 1, 1, 2, 5))))
 
     def speak_as_agent(self) -> None:
-        """On any branch, which does not become current by that."""
+        """Append to any branch, which does not become current."""
         branch = self.random.choice(list(self.session.heads.heads))
         self.session.branch(branch).append(st.Message(self.speaker.any_message()))
 
@@ -235,7 +235,7 @@ class OurWriter:
         self.session.rename(self.random.choice((self.speaker.words(3), self.speaker.words(3), None)))
 
     def usage(self) -> None:
-        """Here, or noted beside another place, which moves nobody."""
+        """Record usage at the head, or at another place without moving a branch."""
         provider, model = self.random.choice(MODELS)
         self.session.append(
             parent=self.random.choice((self.session.heads.leaf, self.somewhere())),
@@ -267,7 +267,7 @@ class OurWriter:
         self.session.switch(self.random.choice(list(self.session.heads.heads)))
 
     def navigate(self) -> None:
-        self.session.navigate(None if self.random.random() < 0.05 else self.somewhere())
+        self.session.navigate_sync(None if self.random.random() < 0.05 else self.somewhere())
 
     def undo(self) -> None:
         if self.session.heads.undoable is not None:
@@ -372,16 +372,16 @@ class PiWriter:
         )
 
     def anchor(self) -> object:
-        """An entry on the path, none, and now and then one elsewhere or nowhere, which pi does not refuse."""
+        """Return an entry on the path, none, or sometimes one elsewhere or a missing one, which pi accepts."""
         chance, path, elsewhere = self.random.random(), self.path(), self.somewhere()
         labels = [key for key in path if isinstance(key, int) and self.ops[key][0] == "appendLabelChange"]
         if chance < 0.05:
             return "feedbeef"
         if chance < 0.1 and elsewhere is not None:
-            return named(elsewhere)
+            return name_entry(elsewhere)
         if chance < 0.3 and labels:
-            return named(labels[-1])
-        return named(self.random.choice(path)) if path and chance < 0.8 else None
+            return name_entry(labels[-1])
+        return name_entry(self.random.choice(path)) if path and chance < 0.8 else None
 
     def custom_state(self) -> None:
         self.append("appendCustomEntry", "ext.state", self.sometimes({"n": [1, None, 0.5]}))
@@ -395,13 +395,13 @@ class PiWriter:
         targets = [key for key in self.path()[-12:] if key in self.editable]
         if targets:
             replacement = self.random.choice((None, {"content": self.speaker.content()}))
-            self.append("appendContextEdit", named(self.random.choice(targets)), replacement)
+            self.append("appendContextEdit", name_entry(self.random.choice(targets)), replacement)
 
     def label(self) -> None:
         target = self.somewhere()
         if target is not None:
             text = self.random.choice((self.speaker.words(2), self.speaker.words(2), UNDEFINED, ""))
-            self.append("appendLabelChange", named(target), text)
+            self.append("appendLabelChange", name_entry(target), text)
 
     def name(self) -> None:
         self.append("appendSessionInfo", self.random.choice((self.speaker.words(3), self.speaker.words(3), "")))
@@ -413,13 +413,13 @@ class PiWriter:
     def branch(self) -> None:
         target = self.somewhere()
         if target is not None:
-            self.ops.append(("branch", named(target)))
+            self.ops.append(("branch", name_entry(target)))
             self.leaf = target
 
     def branch_with_summary(self) -> None:
         self.leaf = None if self.random.random() < 0.1 else self.somewhere()
         summary = self.random.choice((self.speaker.words(), self.speaker.words(), ""))
-        target = None if self.leaf is None else named(self.leaf)
+        target = None if self.leaf is None else name_entry(self.leaf)
         self.append("branchWithSummary", target, summary, self.sometimes({"readFiles": []}), self.sometimes(True))
 
     def reset(self) -> None:
@@ -427,6 +427,6 @@ class PiWriter:
         self.leaf = None
 
 
-def named(key: Key) -> object:
-    """How an operation's argument names an entry."""
+def name_entry(key: Key) -> object:
+    """Return an entry as an argument of an operation."""
     return ref(key) if isinstance(key, int) else key

@@ -1,8 +1,8 @@
 """Code for child processes that are killed, whose system calls fail, or that run out of resources.
 
 `python -m tests.reliability.child SCENARIO FILE [PLANT…]` runs a scenario step by step and prints a line of JSON
-after each: what the step wrote, and its error, if any. `harness.started` runs the functions with a pipe; they write to
-it what the library has acknowledged.
+after each: what the step wrote, and its error, if any. `harness.start_child` runs the functions with a pipe, to which
+they write the acknowledged entries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def plant(names: Sequence[str]) -> None:
         PLANTS[name]()
 
 
-# A program that does not lock.
+# A program that does not lock
 
 
 def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> None:
@@ -63,7 +63,7 @@ def run(steps: Iterator[Step]) -> None:
         os.write(1, json.dumps(outcome).encode() + b"\n")
 
 
-class Held:
+class LazySession:
     """The session of a scenario, opened on demand."""
 
     def __init__(self, file: str) -> None:
@@ -89,7 +89,7 @@ class Held:
 
 
 def append(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     yield "one", lambda: session().append(st.user("one" + "." * 700))
     yield "two three four", lambda: session().extend([st.user(f"{n}{'.' * 300}") for n in ("two", "three", "four")])
     yield "five", lambda: session().append(st.user("five"))
@@ -100,7 +100,7 @@ def append(file: str) -> Iterator[Step]:
 
 
 def torn(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     yield "one", lambda: session().append(st.user("one"))
     yield "two", lambda: session().append(st.user("two"))
     yield "reopen", session.reopen
@@ -120,7 +120,7 @@ def aside(file: str) -> Iterator[Step]:
 
 
 def flush(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     yield "open", lambda: session.put(st.open(file, durability="flush"))
     yield "one", lambda: session().append(st.user("one"))
     yield "close", session.close
@@ -128,7 +128,7 @@ def flush(file: str) -> Iterator[Step]:
 
 
 def create(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     yield "create", lambda: session.put(st.create(name="made", file=file))
     yield "create again", lambda: None if os.path.exists(file) else session.put(st.create(name="made", file=file))
     yield "one", lambda: session().append(st.user("one"))
@@ -137,18 +137,18 @@ def create(file: str) -> Iterator[Step]:
 
 
 def fork(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     to = os.path.join(os.path.dirname(file), "deep", "forked.jsonl")
-    held = Held(to)
-    yield "fork", lambda: held.put(st.fork(session(), file=to))
-    yield "fork again", lambda: None if os.path.exists(to) else held.put(st.fork(session(), file=to))
+    held = LazySession(to)
+    yield "fork", lambda: held.put(session().fork(file=to))
+    yield "fork again", lambda: None if os.path.exists(to) else held.put(session().fork(file=to))
     yield "one", lambda: held().append(st.user("one"))
     yield "reopen", held.reopen
     yield "two", lambda: held().append(st.user("two"))
 
 
 def migrate(file: str) -> Iterator[Step]:
-    session = Held(file)
+    session = LazySession(file)
     yield "migrate", lambda: session().migrate()
     yield "reopen", session.reopen
     yield "migrate again", lambda: session().migrate()
@@ -159,16 +159,16 @@ def index(file: str) -> Iterator[Step]:
     """The index is a cache: whatever fails in it, listing and search are correct."""
     from sessiontree.library import catalog
 
-    def listed() -> None:
+    def check_listing() -> None:
         assert [summary.name for summary in catalog.sessions(dir=os.path.dirname(file))] == ["indexed"]
 
-    def found() -> None:
+    def check_search() -> None:
         assert len(catalog.search("needle", dir=os.path.dirname(file))) == 1
 
-    yield "list", listed
-    yield "search", found
-    yield "one", lambda: Held(file)().append(st.user("one needle"))
-    yield "list again", listed
+    yield "list", check_listing
+    yield "search", check_search
+    yield "one", lambda: LazySession(file)().append(st.user("one needle"))
+    yield "list again", check_listing
 
 
 SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
@@ -247,7 +247,7 @@ def read_a_hostile_file(file: str) -> None:
             session.context()
             told["entries"] = len(session.tree)
             told["problems"] = sorted({problem.kind for problem in session.problems})
-            session.append(st.user("and on"))
+            session.append(st.user("continue"))
     except SessionTreeError as error:
         told["error"] = str(error)
     except BaseException as error:  # noqa: BLE001 - reported, and checked by the test
@@ -280,7 +280,7 @@ def append_on_a_disk(folder: str) -> None:
         for turn in range(20):
             tell("appended", session, session.append(st.user(f"{turn}" * (1 + 50 * turn))))
             tell("appended", session, *session.extend([st.user("x" * 100 * turn) for _ in range(3)]))
-        forked = st.fork(session, file=os.path.join(folder, "forks", f"f{number}.jsonl"))
+        forked = session.fork(file=os.path.join(folder, "forks", f"f{number}.jsonl"))
         tell("forked", forked)
         tell("appended", forked, forked.append(st.user("on")))
         session.close()
@@ -326,7 +326,7 @@ def append_on_a_disk_unsynced(folder: str, durability: Any) -> None:
 # Writers, for the harnesses that kill
 
 
-def text_of(writer: str, number: int, batch: int, size: int) -> str:
+def make_text(writer: str, number: int, batch: int, size: int) -> str:
     """Return a text whose start determines the rest and the size of its batch."""
     start = f"{writer}/{number}/{batch}/{size}/"
     return start + "é" * max(0, size - len(start))
@@ -344,9 +344,9 @@ def append_until_killed(file: str, durability: Any, seed: int, plants: Sequence[
     for number in range(150):
         size = choose.choice((10, 10, 300, 5_000, 100_000))
         if number % 4 == 3:
-            tell(acks, *session.extend([st.user(text_of(writer, number, 3, size)) for _ in range(3)]))
+            tell(acks, *session.extend([st.user(make_text(writer, number, 3, size)) for _ in range(3)]))
         else:
-            tell(acks, session.append(st.user(text_of(writer, number, 1, size))))
+            tell(acks, session.append(st.user(make_text(writer, number, 1, size))))
     time.sleep(30)
 
 
@@ -360,13 +360,13 @@ def die_in_a_write(file: str, sizes: Sequence[int], at: int, plants: Sequence[st
     """Append, and die after exactly `at` bytes of the write reached the operating system."""
     plant(plants)
 
-    def dying(fd: int, data: bytes) -> None:
+    def write_and_die(fd: int, data: bytes) -> None:
         os.write(fd, data[:at])
         os.kill(os.getpid(), signal.SIGKILL)
 
     session = st.open(file, durability="flush")
     tell(acks, session.append(st.user("before")))
-    jsonl.write = dying
+    jsonl.write = write_and_die
     session.extend([st.user("x" * size) for size in sizes])
 
 
@@ -381,7 +381,7 @@ def write_among_others(
     for number in range(count):
         size = choose.choice((10, 100, 100, 1_000, 10_000, largest))
         batch = choose.choice((1, 1, 1, 3))
-        bodies = [st.user(text_of(writer, number, batch, size))] * batch
+        bodies = [st.user(make_text(writer, number, batch, size))] * batch
         if choose.random() < 0.7:
             tell(acks, *own.extend(bodies))
             continue
@@ -408,7 +408,7 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
         try:
             own = session.create_branch(f"t{number}", at=None, current=False)
             for n in range(count):
-                body = st.user(text_of(f"t{number}", n, 1, 100))
+                body = st.user(make_text(f"t{number}", n, 1, 100))
                 tell(acks, own.append(body) if n % 2 else session.append(body, branch="main"))
         except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             failed.append(repr(error))

@@ -68,7 +68,7 @@ TOKENS = [
 """Fragments that are hard for a parser of these files."""
 
 
-def changed(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
+def mutate(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
     """Flip, insert and remove bytes, and duplicate, drop and swap lines."""
     for kind, number, other in changes:
         place = number % (len(data) + 1)
@@ -98,13 +98,13 @@ def changed(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
 changes = hs.lists(hs.tuples(hs.integers(0, 7), hs.integers(0, 1 << 20), hs.integers(0, 1 << 16)), max_size=6)
 lines = hs.lists(json_texts, max_size=5).map(lambda texts: "\n".join(texts).encode("utf-8", "surrogatepass"))
 hostile_files = (
-    hs.builds(changed, sessions(12) | damaged_sessions(12), changes)
+    hs.builds(mutate, sessions(12) | damaged_sessions(12), changes)
     | hs.builds(bytes.__add__, sessions(3), lines)
     | hs.binary(max_size=300)
 )
 
 
-def read_all_of_it(file: Path) -> None:
+def read_everything(file: Path) -> None:
     """Call every reading operation on a file."""
     with st.open(file, read_only=True) as session:
         with suppress(SessionTreeError):
@@ -129,19 +129,19 @@ def exercise(data: bytes, folder: Path) -> None:
     file.write_bytes(data)
     try:
         with suppress(SessionTreeError):
-            read_all_of_it(file)
+            read_everything(file)
     finally:
         for path in folder.iterdir():
             path.unlink()
 
 
-def fuzzing(count: int, folder: Path) -> Callable[[], None]:
+def run_in_fuzzer(count: int, folder: Path) -> Callable[[], None]:
     @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(hostile_files)
-    def reading_hostile_files(data: bytes) -> None:
+    def read_until_failure(data: bytes) -> None:
         exercise(data, folder)
 
-    return reading_hostile_files
+    return read_until_failure
 
 
 def limit_memory() -> None:
@@ -155,13 +155,13 @@ def main() -> None:
             import atheris
 
             atheris.instrument_imports(include=["sessiontree"])
-            test = fuzzing(1, Path(folder))
+            test = run_in_fuzzer(1, Path(folder))
             atheris.Setup([sys.argv[0], *sys.argv[2:]], test.hypothesis.fuzz_one_input)  # type: ignore[attr-defined]
             atheris.Fuzz()
         for plant in sys.argv[2:]:
             PLANTS[plant]()
         limit_memory()
-        fuzzing(int(sys.argv[1]), Path(folder))()
+        run_in_fuzzer(int(sys.argv[1]), Path(folder))()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import sessiontree as st
-from tests.reliability.child import text_of
+from tests.reliability.child import make_text
 
 ROOT = Path(__file__).parents[2]
 TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
@@ -39,7 +39,7 @@ class Child:
         self._told = b""
 
     def wait_for(self, acks: int, *, seconds: float = 10) -> None:
-        """Wait until the child has written `count` lines, or has ended."""
+        """Wait until the child has written `acks` lines, or has ended."""
         while self._told.count(b"\n") < acks and self._pipe.poll(seconds) and self._read():
             pass
 
@@ -63,12 +63,12 @@ class Child:
         return self._told.decode().splitlines()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         return self._process.is_alive()
 
 
 @contextmanager
-def started(work: Callable[..., None], *args: Any) -> Iterator[Child]:
+def start_child(work: Callable[..., None], *args: Any) -> Iterator[Child]:
     """Start a child that runs `work(*args, pipe)`. It is killed when the block ends."""
     mine, theirs = _forks.Pipe(duplex=False)
     process = _forks.Process(target=work, args=(*args, theirs))
@@ -98,14 +98,14 @@ def run_child(
     )
 
 
-def lines_of(file: Path) -> list[bytes]:
+def read_lines(file: Path) -> list[bytes]:
     """Return the lines of a file that must consist of whole lines."""
     data = file.read_bytes()
-    assert data.endswith(b"\n"), f"the last line is not ended: {data[-80:]!r}"
+    assert data.endswith(b"\n"), f"the last line has no newline: {data[-80:]!r}"
     return data[:-1].split(b"\n")
 
 
-def wires_of(lines: Iterable[bytes], *, torn: bool = False) -> list[dict[str, Any]]:
+def decode_lines(lines: Iterable[bytes], *, torn: bool = False) -> list[dict[str, Any]]:
     """Decode lines. With `torn`, lines that a killed writer left unfinished are skipped, and no others."""
     wires: list[dict[str, Any]] = []
     for line in lines:
@@ -122,13 +122,13 @@ def check_acks(file: Path, acks: Iterable[str], *, torn: bool = False) -> st.Ses
 
     With `torn`, there may be lines between them that a killed writer left unfinished.
     """
-    wires = wires_of(lines_of(file), torn=torn)
+    wires = decode_lines(read_lines(file), torn=torn)
     count = Counter(wire["id"] for wire in wires[1:])
     acked = Counter(acks)
     assert not {id for id, number in acked.items() if number > 1}, "acknowledged twice"
     lost = [id for id in acked if count[id] == 0]
     assert not lost, f"{len(lost)} of {len(acked)} acknowledged entries are lost"
-    assert not [id for id, number in count.items() if number > 1], "an entry is there twice"
+    assert not [id for id, number in count.items() if number > 1], "an entry is duplicated"
     check_texts([wire["message"]["content"] for wire in wires[1:] if wire["type"] == "message"])
     session = st.open(file, read_only=True)
     faults = [problem for problem in session.problems if problem.severity == "fault"]
@@ -143,22 +143,22 @@ def check_texts(texts: list[str]) -> None:
     for text in texts:
         if text.count("/") >= 4:
             writer, number, batch, size = text.split("/")[:4]
-            said = text_of(writer, int(number), int(batch), int(size))
+            said = make_text(writer, int(number), int(batch), int(size))
             assert text == said, f"an entry was changed: {text[:80]}"
             batches[writer, number, batch] += 1
     parts = {said: count for said, count in batches.items() if count != int(said[2])}
-    assert not parts, f"parts of batches are there: {parts}"
+    assert not parts, f"incomplete batches: {parts}"
 
 
 def torn_files(file: Path) -> list[Path]:
     return sorted(file.parent.glob(f"{file.name}.torn-*"))
 
 
-def everything_in(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def too_open(folder: Path) -> dict[str, str]:
+def find_accessible_paths(folder: Path) -> dict[str, str]:
     """Return the paths in a folder that other users may access, with their modes."""
     found: dict[str, str] = {}
     for path in folder.rglob("*"):
@@ -169,7 +169,7 @@ def too_open(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def stopped_holder(lock: Path) -> Iterator[int]:
+def suspend_lock_holder(lock: Path) -> Iterator[int]:
     """Start a process that is suspended while it holds a lock file, and yield its id."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     code = (

@@ -19,12 +19,12 @@ from tests.reliability.planted import PLANTS
 DATA = Path(__file__).parents[1] / "conformance" / "data"
 
 
-def live(folder: Path) -> None:
+def use_session(folder: Path) -> None:
     old = DATA / "pi-v1" / "large-session.jsonl"
     file = folder / "deep" / "er" / "s.jsonl"
     with st.create(name="x", file=file) as session:
         session.append(st.user("one"))
-        st.fork(session, file=folder / "forks" / "f.jsonl").close()
+        session.fork(file=folder / "forks" / "f.jsonl").close()
     with file.open("ab") as end:
         end.write(b'{"torn')
     with st.open(file) as session:
@@ -59,7 +59,7 @@ def main() -> None:
                 to_look_at.append(path)
 
     sys.addaudithook(hook)
-    live(Path(folder))
+    use_session(Path(folder))
     print(json.dumps(list(made.items())))
 
 

@@ -6,13 +6,12 @@ not a fault: it slows down writes, and a kill is then more likely to hit one.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sessiontree.session import session as sessions
-from sessiontree.store import batch_journal, files, jsonl, lock, lock_wait
+from sessiontree.store import batch_journal, files, jsonl, lock
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -35,7 +34,7 @@ def late_write() -> None:
     pending: list[bytes] = []
     begun: list[Cursor] = []
 
-    def late(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+    def write_later(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         begun[:] = begun or [after]
         pending.extend(lines)
         if len(pending) < 4:
@@ -46,7 +45,7 @@ def late_write() -> None:
         pending.clear()
         return cursor
 
-    JsonlStore.append = late
+    JsonlStore.append = write_later
 
 
 def no_mending() -> None:
@@ -58,7 +57,7 @@ def no_mending() -> None:
     JsonlStore._check_at_end = at
 
 
-def tail_dropped() -> None:
+def drop_tail() -> None:
     """Cut off an unfinished last line without saving it."""
     JsonlStore._save_torn_tail = lambda self, start, tail: None
     JsonlStore._move_tail = lambda self, fd, start, size: os.ftruncate(fd, start) is None
@@ -97,7 +96,7 @@ def rewrite_in_place() -> None:
     JsonlStore.replace = replace
 
 
-def header_later() -> None:
+def write_header_later() -> None:
     """Create a session empty, and write its header afterwards."""
 
     def create(self: JsonlStore, lines: Sequence[bytes]) -> Cursor:
@@ -113,8 +112,7 @@ def header_later() -> None:
 
 def no_lock() -> None:
     """Do not lock."""
-    lock.fcntl = _Without(fcntl, "flock")
-    jsonl.flock = lock_wait.flock = lambda *_: None
+    jsonl.flock = lock.flock = lambda *_: None
 
 
 def no_notes() -> None:
@@ -122,7 +120,7 @@ def no_notes() -> None:
     lock.batch_journal = _Without(batch_journal, "write_note")
 
 
-def newline_apart() -> None:
+def write_newline_separately() -> None:
     """Write text and newline separately, without lock and without a check for other writers."""
     no_lock()
 
@@ -151,7 +149,7 @@ class _Without:
         return (lambda *_: None) if name in self._names else getattr(self._module, name)
 
 
-def blind() -> None:
+def skip_checks() -> None:
     """Do not check whether the file is still the one that was read."""
 
     def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
@@ -166,15 +164,15 @@ def wide_modes() -> None:
     """Create files with the mode that the umask allows."""
     made = os.open
 
-    def widely(path: str, flags: int, mode: int = 0o777, **more: Any) -> int:
+    def open_widely(path: str, flags: int, mode: int = 0o777, **more: Any) -> int:
         return made(path, flags, 0o666, **more)
 
     module = _Without(os, "fchmod", "chmod")
-    module.open = widely  # pyright: ignore
+    module.open = open_widely  # pyright: ignore
     jsonl.os = files.os = lock.os = module
 
 
-def runs_code() -> None:
+def run_code() -> None:
     """Run the `conftest.py` of the folder when a session is opened."""
     load = sessions.Session.__init__
 
@@ -187,7 +185,7 @@ def runs_code() -> None:
     sessions.Session.__init__ = loaded
 
 
-def calls_home() -> None:
+def connect_to_network() -> None:
     """Connect to the network when a session is opened."""
     import socket
 
@@ -201,11 +199,11 @@ def calls_home() -> None:
     sessions.Session.__init__ = loaded
 
 
-def breaks_on_odd_labels() -> None:
+def break_on_odd_labels() -> None:
     """Fail on a label of an entry whose parent is `null`, which only structured fuzzing finds."""
     load = sessions.Session._load
 
-    def odd(self: Any) -> Any:
+    def fail_on_odd_label(self: Any) -> Any:
         loaded = load(self)
         for entry in loaded.tree:
             target = getattr(entry.body, "target", None)
@@ -213,31 +211,31 @@ def breaks_on_odd_labels() -> None:
                 raise ZeroDivisionError("an odd label")
         return loaded
 
-    sessions.Session._load = odd
+    sessions.Session._load = fail_on_odd_label
 
 
-def reads_for_ever() -> None:
+def hang_on_empty_file() -> None:
     """Hang on a file without entries."""
     load = sessions.Session._load
 
-    def slow(self: Any) -> Any:
+    def hang(self: Any) -> Any:
         loaded = load(self)
         while not len(loaded.tree):
             pass
         return loaded
 
-    sessions.Session._load = slow
+    sessions.Session._load = hang
 
 
-def takes_all_memory() -> None:
+def exhaust_memory() -> None:
     """Allocate a gigabyte for a file without entries."""
     load = sessions.Session._load
 
-    def large(self: Any) -> Any:
+    def allocate(self: Any) -> Any:
         loaded = load(self)
         return loaded if len(loaded.tree) else [bytes(1 << 20) for _ in range(1 << 10)]
 
-    sessions.Session._load = large
+    sessions.Session._load = allocate
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -246,22 +244,22 @@ PLANTS: dict[str, Callable[[], None]] = {
         pieces,
         late_write,
         no_mending,
-        tail_dropped,
+        drop_tail,
         no_roll_back,
         no_poison,
         raw_errors,
         rewrite_in_place,
-        header_later,
+        write_header_later,
         no_lock,
         no_notes,
-        newline_apart,
+        write_newline_separately,
         no_sync,
-        blind,
+        skip_checks,
         wide_modes,
-        runs_code,
-        calls_home,
-        breaks_on_odd_labels,
-        reads_for_ever,
-        takes_all_memory,
+        run_code,
+        connect_to_network,
+        break_on_odd_labels,
+        hang_on_empty_file,
+        exhaust_memory,
     )
 }

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import psycopg  # noqa: F401 - imported before the children are forked
 
 import sessiontree as st
-from sessiontree.session.writer import NewEntry
+from sessiontree.session.writer import Item
 from sessiontree.store.postgres.store import PostgresStore
 
 
@@ -22,12 +22,12 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
         while True:
             try:
                 if session is None:
-                    session = opened(address, patience)
+                    session = open_with_retry(address, patience)
                     if name not in session.heads.heads:
                         session.create_branch(name, at="main", current=False)
                 if id not in session.tree:
                     branch = name if own else "main"
-                    session.extend([NewEntry(st.user(f"{id} says something"), id=id)], branch=branch)
+                    session.extend([Item(st.user(f"{id} says something"), id=id)], branch=branch)
                 break
             except (st.BranchMoved, st.InvalidOperation):
                 continue  # another writer was first, or our own append whose response was lost
@@ -36,7 +36,7 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
         os.write(acks.fileno(), f"{id}\n".encode())
 
 
-def opened(address: str, patience: float) -> st.Session:
+def open_with_retry(address: str, patience: float) -> st.Session:
     store = PostgresStore(address)
     store.database.retry_seconds = patience
     return st.Session(store)

@@ -21,7 +21,7 @@ import pytest
 import sessiontree as st
 from sessiontree.home import get_home
 from sessiontree.library import catalog, trash
-from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
+from tests.reliability.harness import TORTURE, find_accessible_paths, read_files, read_lines, run_child, torn_files
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
 TORN = b'{"type":"message","id":"torn'
@@ -75,7 +75,7 @@ class Scenario:
         folder.mkdir(mode=0o700)
         file = folder / "deep" / "s.jsonl" if self.name == "create" else folder / "s.jsonl"
         self._prepare(file)
-        before = everything_in(folder)
+        before = read_files(folder)
         injected = [f"--inject={one.call}:{one.how}:when={one.number}" for one in (fault, *more) if one is not None]
         calls = {one.call for one in (fault, *more) if one is not None} or {"all"}
         paths = [f"-P{path}" for path in self._paths(file)]
@@ -149,7 +149,7 @@ class Scenario:
 
 def texts(file: Path) -> Counter[str]:
     """Return the first words of the messages in a file of whole lines."""
-    messages = [json.loads(line).get("message") for line in lines_of(file) if line.strip() and line != TORN]
+    messages = [json.loads(line).get("message") for line in read_lines(file) if line.strip() and line != TORN]
     return Counter(str(message["content"]).split(".")[0].split(" ")[0] for message in messages if message)
 
 
@@ -157,7 +157,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
     outcome = scenario.run(fault, *more)
     refused = [(step, error) for step, error in outcome.steps if error]
     label = f"{scenario.name}, {fault}: {outcome.steps}"
-    assert too_open(outcome.folder) == {}, label
+    assert find_accessible_paths(outcome.folder) == {}, label
 
     for name in outcome.before:
         if name.endswith(".jsonl") and scenario.name not in ("migrate", "aside"):
@@ -184,7 +184,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             assert any(list(Path(folder).rglob("s.jsonl")) for folder in folders), label
             return
         case "torn":
-            now = everything_in(outcome.folder)
+            now = read_files(outcome.folder)
             kept = [data for name, data in now.items() if ".torn-" in name]
             assert TORN in kept or now["s.jsonl"].startswith(outcome.before["s.jsonl"]), f"{label}: the tail is gone"
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
@@ -192,7 +192,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
 
     if refused and not outcome.killed:
-        check_what_follows(outcome, fault, label)
+        check_later_steps(outcome, fault, label)
 
 
 def sweep(scenario: Scenario, faults: Iterable[Fault]) -> None:
@@ -203,7 +203,7 @@ def sweep(scenario: Scenario, faults: Iterable[Fault]) -> None:
 def check_migrated(outcome: Outcome, label: str) -> None:
     file = outcome.folder / "s.jsonl"
     if not file.read_bytes().startswith(outcome.before["s.jsonl"]):
-        assert b'"version":3' in lines_of(file)[0], label
+        assert b'"version":3' in read_lines(file)[0], label
         backups = [path.read_bytes() for path in file.parent.glob("s.jsonl.bak*")]
         assert outcome.before["s.jsonl"] in backups, f"{label}: no backup"
 
@@ -222,15 +222,15 @@ def check_written(file: Path, outcome: Outcome, fault: Fault, label: str) -> Non
     for step, error in outcome.steps:
         for text in step.split():
             if text in ("one", "two", "three", "four", "five", "six", "seven"):
-                assert said[text] == (0 if error else 1), f"{label}: {text} is there {said[text]} times"
+                assert said[text] == (0 if error else 1), f"{label}: {text} occurs {said[text]} times"
     with st.open(file) as session:
         faults = [problem for problem in session.problems if problem.severity == "fault"]
-        assert len(faults) == lines_of(file).count(TORN), label
+        assert len(faults) == read_lines(file).count(TORN), label
         session.append(st.user("last"))
     assert texts(file)["last"] == 1, label
 
 
-def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
+def check_later_steps(outcome: Outcome, fault: Fault, label: str) -> None:
     """Check that appends work again; after a failed sync, only once the session is reopened."""
     steps = [step for step, _ in outcome.steps]
     first = next(index for index, (_, error) in enumerate(outcome.steps) if error)
@@ -246,7 +246,7 @@ def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
 
 @strace
 @pytest.mark.parametrize("name", ["append", "torn", "flush", "create", "fork", "migrate", "index", "aside"])
-def test_any_call_may_fail(tmp_path: Path, name: str) -> None:
+def test_a_failing_system_call_loses_nothing(tmp_path: Path, name: str) -> None:
     scenario = Scenario(name, tmp_path)
 
     sweep(scenario, scenario.faults())
@@ -254,7 +254,7 @@ def test_any_call_may_fail(tmp_path: Path, name: str) -> None:
 
 @strace
 @pytest.mark.parametrize("name", ["append", "torn", "create", "fork", "migrate", "index"])
-def test_any_call_may_be_the_last(tmp_path: Path, name: str) -> None:
+def test_a_kill_at_any_system_call_loses_nothing(tmp_path: Path, name: str) -> None:
     scenario = Scenario(name, tmp_path)
 
     sweep(scenario, scenario.kills())
@@ -291,11 +291,11 @@ def test_a_file_system_without_hard_links_works(tmp_path: Path) -> None:
         ("no_roll_back", "append", "fdatasync", "error=EIO"),
         ("no_poison", "append", "fdatasync", "error=EIO"),
         ("raw_errors", "append", "write", "error=ENOSPC"),
-        ("tail_dropped", "torn", "fdatasync", "signal=KILL"),
+        ("drop_tail", "torn", "fdatasync", "signal=KILL"),
         ("no_mending", "torn", "write", "signal=KILL"),
         ("rewrite_in_place", "migrate", "write", "error=ENOSPC"),
         ("rewrite_in_place", "migrate", "write", "signal=KILL"),
-        ("header_later", "create", "write", "signal=KILL"),
+        ("write_header_later", "create", "write", "signal=KILL"),
         ("wide_modes", "create", "link", "signal=KILL"),
     ],
 )

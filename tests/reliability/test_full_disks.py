@@ -28,7 +28,7 @@ SMALL_DISK = ["unshare", "-m"]
 LIMIT = ["prlimit", "--fsize=40000:80000"]
 
 
-def filled(scenario: str, folder: Path, before: list[str], *plants: str) -> dict[str, Any]:
+def run_until_full(scenario: str, folder: Path, before: list[str], *plants: str) -> dict[str, Any]:
     done = run_child(scenario, str(folder), *plants, before=before)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -38,28 +38,28 @@ def check(told: dict[str, Any], reason: str) -> None:
     assert told["untyped"] == []
     assert len(told["errors"]) == 9
     assert all(reason in error for error in told["errors"])
-    assert told["ends"] == ["\n"] * 9, "something half written is left"
+    assert told["ends"] == ["\n"] * 9, "a partial line is left"
     assert told["lines"].pop() == ""
     entries = [json.loads(line) for line in told["lines"][1:]]
     said = [[entry["id"], entry["message"]["content"]] for entry in entries]
-    assert said == told["acks"], "the file has other entries than were acknowledged"
+    assert said == told["acks"], "the entries in the file are not the acknowledged ones"
     assert told["memory_after"] == len(told["acks"]) - 1, "memory is ahead of the disk"
 
 
 @mount
 def test_a_full_disk_refuses_writes_until_there_is_space(tmp_path: Path) -> None:
-    check(filled("small-disk", tmp_path, SMALL_DISK), "No space left on device")
+    check(run_until_full("small-disk", tmp_path, SMALL_DISK), "No space left on device")
 
 
 @prlimit
 def test_a_file_size_limit_refuses_writes_until_it_is_raised(tmp_path: Path) -> None:
-    check(filled("limit", tmp_path, LIMIT), "File too large")
+    check(run_until_full("limit", tmp_path, LIMIT), "File too large")
 
 
 @mount
 @pytest.mark.parametrize("plant", ["no_roll_back", "raw_errors"])
-def test_a_full_disk_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
-    told = filled("small-disk", tmp_path, SMALL_DISK, plant)
+def test_the_full_disk_harness_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
+    told = run_until_full("small-disk", tmp_path, SMALL_DISK, plant)
 
     with pytest.raises(AssertionError):
         check(told, "No space left on device")
@@ -67,8 +67,8 @@ def test_a_full_disk_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
 
 @prlimit
 @pytest.mark.parametrize("plant", ["no_roll_back", "raw_errors"])
-def test_a_limit_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
-    told = filled("limit", tmp_path, LIMIT, plant)
+def test_the_size_limit_harness_finds_a_planted_fault(tmp_path: Path, plant: str) -> None:
+    told = run_until_full("limit", tmp_path, LIMIT, plant)
 
     with pytest.raises(AssertionError):
         check(told, "File too large")

@@ -19,7 +19,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.store import jsonl, lock
 from tests.reliability.harness import times
 
-STOPPING = """
+SIGNAL_CODE = """
 import random, signal, sys, time
 
 class Stop(Exception):
@@ -37,8 +37,8 @@ stopped = 0
 """
 """The start of the code of a child that is interrupted."""
 
-CHILD = (
-    STOPPING
+APPEND_CODE = (
+    SIGNAL_CODE
     + """
 import sessiontree as st
 from sessiontree.errors import BranchMoved
@@ -47,7 +47,7 @@ for number in range(int(sys.argv[3])):
     file = f"{sys.argv[1]}/{number}.jsonl"
     session = st.create(file=file, durability="none")
     if number % 2:
-        time.sleep(0.03)  # from now on it is known that no name changes
+        time.sleep(0.03)  # the folder is settled: its writer trusts the names in it
     acknowledged = set()
     other = st.open(file, durability="none")
     for count in range(40):
@@ -63,7 +63,7 @@ for number in range(int(sys.argv[3])):
             entries = session.head.extend([body, body]) if count % 2 else [session.head.append(body)]
             armed = False
             acknowledged |= {entry.id for entry in entries}
-        except (Stop, BranchMoved):  # the branch moved if it was written after all
+        except (Stop, BranchMoved):  # BranchMoved: the interrupted append was written
             stopped += 1
         armed = False
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -79,8 +79,8 @@ print(stopped)
 )
 
 
-REWRITING = (
-    STOPPING
+REWRITE_CODE = (
+    SIGNAL_CODE
     + """
 import fcntl, os
 from sessiontree.store.jsonl import JsonlStore
@@ -96,7 +96,7 @@ for number in range(int(sys.argv[3])):
         armed = True
         store.replace([b"{}", new], after=cursor)
         armed = False
-        longest *= 0.8  # as long as a rewrite takes here
+        longest *= 0.8  # adapts to the time a rewrite takes here
     except Stop:
         stopped += 1
         longest *= 1.1
@@ -115,21 +115,21 @@ print(stopped)
 
 
 def test_an_interrupted_rewrite_is_done_completely_or_not_at_all(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", REWRITING, str(tmp_path), "1", str(times(300, torture=20_000))]
+    command = [sys.executable, "-c", REWRITE_CODE, str(tmp_path), "1", str(times(300, torture=20_000))]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
 
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 40, "it was broken in on"
+    assert int(done.stdout) > 40, "too few interrupts hit a write"
 
 
 def test_a_session_continues_after_a_write_was_interrupted_at_any_moment(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CHILD, str(tmp_path), "1", str(times(40, torture=2000))]
+    command = [sys.executable, "-c", APPEND_CODE, str(tmp_path), "1", str(times(40, torture=2000))]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
 
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 40, "it was broken in on"
+    assert int(done.stdout) > 40, "too few interrupts hit a write"
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def session(tmp_path: Path) -> st.Session:
 def test_entries_written_before_an_interrupt_are_read(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    def break_in(*_: object) -> None:
+    def raise_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tree, "try_append_message" if alone else "extend", break_in)
+        broken.setattr(Tree, "try_append_message" if alone else "extend", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
@@ -162,11 +162,11 @@ def test_lines_being_applied_during_an_interrupt_are_applied_later(
     with st.open(session.file) as other:
         other.append(st.user("two"))
 
-    def break_in(*_: object) -> None:
+    def raise_interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tree, "extend", break_in)
+        broken.setattr(Tree, "extend", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.refresh()
 
@@ -179,11 +179,11 @@ def test_lines_being_applied_during_an_interrupt_are_applied_later(
 def test_a_timeout_of_a_signal_handler_is_not_reported_as_a_disk_error(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    def in_time(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError
 
     with monkeypatch.context() as broken:
-        broken.setattr(*((lock.FileLock, "release") if late else (jsonl, "write")), in_time)
+        broken.setattr(*((lock.FileLock, "release") if late else (jsonl, "write")), raise_timeout)
         with pytest.raises(TimeoutError):
             session.append(st.user("two"))
     session.append(st.user("three"))
@@ -198,13 +198,13 @@ def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
 ) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
 
-    def in_time(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError
 
     works: list[Callable[[st.Message], object]] = [session.append, lambda body: session.extend([body, body])]
     for work in works:
         with monkeypatch.context() as broken:
-            broken.setattr(jsonl, "sync_data", in_time)
+            broken.setattr(jsonl, "sync_data", raise_timeout)
             with pytest.raises(TimeoutError):
                 work(st.user("said"))
         work(st.user("again"))
@@ -220,12 +220,12 @@ def test_entries_are_read_after_a_signal_handler_raises_its_refusal(
 ) -> None:
     real = lock.FileLock.release
 
-    def interrupted(held: lock.FileLock) -> None:
+    def append_in_handler(held: lock.FileLock) -> None:
         real(held)
         session.append(st.user("in between"))
 
     with monkeypatch.context() as signals:
-        signals.setattr(lock.FileLock, "release", interrupted)
+        signals.setattr(lock.FileLock, "release", append_in_handler)
         with pytest.raises(st.InvalidOperation, match="during a write"):
             session.append(st.user("two"))
     session.append(st.user("three"))
@@ -235,16 +235,16 @@ def test_entries_are_read_after_a_signal_handler_raises_its_refusal(
 
 
 @pytest.mark.parametrize("moment", ["open", "flock", "ftruncate", "lseek"])
-def test_a_timeout_is_raised_wherever_it_interrupts(
+def test_a_timeout_during_any_call_is_raised_unchanged(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     session.store._lock.close()
 
-    def in_time(*_: object) -> None:
+    def raise_timeout(*_: object) -> None:
         raise TimeoutError
 
     with monkeypatch.context() as broken:
-        broken.setattr(fcntl if moment == "flock" else os, moment, in_time)
+        broken.setattr(lock if moment == "flock" else os, moment, raise_timeout)
         with pytest.raises(TimeoutError):
             session.extend([st.user("two"), st.user("three")])
     session.append(st.user("four"))
@@ -266,8 +266,8 @@ def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
     }
     refused = 0
 
-    def interrupting(real: Any) -> Any:
-        def interrupted(*given: Any) -> Any:
+    def make_interrupted(real: Any) -> Any:
+        def append_in_handler(*given: Any) -> Any:
             nonlocal refused
             for _ in range(2):
                 with pytest.raises(st.InvalidOperation, match="during a write"):
@@ -275,14 +275,14 @@ def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
             refused += 1
             return real(*given)
 
-        return interrupted
+        return append_in_handler
 
     moments: list[tuple[Any, str]] = [(jsonl, "write"), (Tree, "try_append_message"), (Tree, "extend")]
     for owner, moment in moments:
         with st.open(session.file) as other:
             other.append(st.user("elsewhere"), branch="side")
         with monkeypatch.context() as signals:
-            signals.setattr(owner, moment, interrupting(getattr(owner, moment)))
+            signals.setattr(owner, moment, make_interrupted(getattr(owner, moment)))
             session.append(st.user("two"))
             session.extend([st.user("three"), st.user("four")])
 
@@ -298,13 +298,13 @@ def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
 def test_the_lock_is_free_after_an_interrupt_while_acquiring_or_releasing_it(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, taking: bool
 ) -> None:
-    def break_in(*taken: int) -> None:
+    def raise_interrupt(*taken: int) -> None:
         if taking:
             fcntl.flock(*taken)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(*((jsonl, "flock") if taking else (lock.FileLock, "release")), break_in)
+        broken.setattr(*((jsonl, "flock") if taking else (lock.FileLock, "release")), raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two"))
     other = threading.Thread(target=session.append, args=(st.user("three"),), daemon=True)
@@ -312,8 +312,8 @@ def test_the_lock_is_free_after_an_interrupt_while_acquiring_or_releasing_it(
     other.join(60)
 
     assert not other.is_alive()
-    with st.open(session.file) as beside:
-        beside.append(st.user("four"))
+    with st.open(session.file) as fresh_writer:
+        fresh_writer.append(st.user("four"))
 
 
 @pytest.mark.parametrize("moment", ["release", "is_owned", "_roll_back"])
@@ -323,12 +323,12 @@ def test_the_lock_is_free_after_an_interrupt_in_a_failed_write(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "")
 
-    broken_in = 0
+    interrupts = 0
 
-    def break_in(*_: object) -> None:
-        nonlocal broken_in
-        broken_in += 1
-        if broken_in == 1:
+    def raise_interrupt(*_: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts == 1:
             raise KeyboardInterrupt
         return real(*_)
 
@@ -337,16 +337,16 @@ def test_the_lock_is_free_after_an_interrupt_in_a_failed_write(
     real = found.fget if isinstance(found, property) else found
     with monkeypatch.context() as broken:
         broken.setattr(jsonl, "write", full)
-        broken.setattr(owner, moment, property(break_in) if isinstance(found, property) else break_in)
+        broken.setattr(owner, moment, property(raise_interrupt) if isinstance(found, property) else raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two"))
     other = threading.Thread(target=lambda: session.store.read_end(), daemon=True)
     other.start()
     other.join(60)
 
-    assert broken_in
-    with st.open(session.file) as beside:
-        beside.append(st.user("three"))
+    assert interrupts
+    with st.open(session.file) as fresh_writer:
+        fresh_writer.append(st.user("three"))
     assert not session.store._lock.thread_lock._is_owned()
 
 
@@ -357,12 +357,12 @@ def test_a_batch_whose_rollback_was_interrupted_is_not_part_of_the_session(
         os.write(fd, data[: data.index(b"\n") + 1])
         raise OSError(errno.ENOSPC, "")
 
-    def break_in(*_: object) -> bytes:
+    def raise_interrupt(*_: object) -> bytes:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
         broken.setattr(jsonl, "write", some)
-        broken.setattr(jsonl, "read_all", break_in)
+        broken.setattr(jsonl, "read_all", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.extend([st.user("two"), st.user("three")])
 
@@ -381,12 +381,12 @@ def test_a_file_whose_close_was_interrupted_is_opened_again(
     known = store.read()
     real = os.close
 
-    def break_in(fd: int) -> None:
+    def raise_interrupt(fd: int) -> None:
         real(fd)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, "close", break_in)
+        broken.setattr(os, "close", raise_interrupt)
         for stop in (store.read_end, store.close):
             with pytest.raises(KeyboardInterrupt):
                 stop()

@@ -14,7 +14,7 @@ import pytest
 from tests.reliability.harness import ROOT
 
 
-def made_under(umask: int, folder: Path, *plants: str) -> list[list[str | int]]:
+def list_created_paths(umask: int, folder: Path, *plants: str) -> list[list[str | int]]:
     """Return every path created while a session is used, with its initial and its final mode."""
     command = [sys.executable, "-m", "tests.reliability.modes", oct(umask), str(folder), *plants]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -39,13 +39,13 @@ def test_no_other_user_can_read_or_write_any_file(tmp_path: Path, umask: int) ->
     folder = tmp_path / "sessions"
     folder.mkdir(mode=0o700)
 
-    check(made_under(umask, folder), folder)
+    check(list_created_paths(umask, folder), folder)
 
 
 def test_the_harness_notices_a_file_that_others_can_read(tmp_path: Path) -> None:
     folder = tmp_path / "sessions"
     folder.mkdir(mode=0o700)
-    made = made_under(0o000, folder, "wide_modes")
+    made = list_created_paths(0o000, folder, "wide_modes")
 
     with pytest.raises(AssertionError, match="is made"):
         check(made, folder)

@@ -18,21 +18,21 @@ from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
-from tests.reliability.harness import Child, started, times
+from tests.reliability.harness import Child, start_child, times
 from tests.reliability.remote import write
 
 WRITERS = 16
 
 
 @pytest.fixture
-def mortal() -> Iterator[Server]:
+def killable_server() -> Iterator[Server]:
     """A separate server, to be killed."""
     server = Server()
     yield server
     server.stop()
 
 
-def made(url: str) -> str:
+def create_session(url: str) -> str:
     """Return the address of a new session."""
     store = PostgresStore(f"{url}#{uuid.uuid4()}")
     Session.create(store, id=store.id).close()
@@ -49,11 +49,11 @@ def check_history(address: str, told: Sequence[Iterable[str]]) -> None:
             (id,),
         ).fetchall()
     ends = [position + length + 1 for position, length, _, _ in lines]
-    assert [position for position, _, _, _ in lines] == [0, *ends[:-1]], "there is a gap, or lines overlap"
+    assert [position for position, _, _, _ in lines] == [0, *ends[:-1]], "lines have gaps or overlap"
     assert ends[-1] == lines[-1][3], "the session does not end with its last line"
     order = {entry: index for index, (_, _, entry, _) in enumerate(lines)}
     count = Counter(entry for _, _, entry, _ in lines[1:])
-    assert not [entry for entry, number in count.items() if number > 1], "an entry is there twice"
+    assert not [entry for entry, number in count.items() if number > 1], "an entry is duplicated"
     for acks in told:
         places = [order.get(entry, -1) for entry in acks]
         assert -1 not in places, "an acknowledged entry is lost"
@@ -74,24 +74,24 @@ def kill_a_backend(server: Server, database: str, rng: random.Random) -> None:
                 os.kill(rng.choice(pids)[0], signal.SIGKILL)
 
 
-def test_acknowledged_entries_survive_the_death_of_backends_and_of_the_server(mortal: Server) -> None:
-    url = mortal.new_database()
-    address = made(url)
+def test_acknowledged_entries_survive_the_death_of_backends_and_of_the_server(killable_server: Server) -> None:
+    url = killable_server.new_database()
+    address = create_session(url)
     rng = random.Random(7)
     kills, per_kill = times(4, torture=500), times(4, torture=6)
     with ExitStack() as stack:
         writers = [
-            stack.enter_context(started(write, address, name, kills * per_kill + 10, 0.5 if name == "a" else 60))
+            stack.enter_context(start_child(write, address, name, kills * per_kill + 10, 0.5 if name == "a" else 60))
             for name in ("a", "b", "c")
         ]
         for kill in range(kills):
             writers[kill % 3].wait_for((kill + 1) * per_kill, seconds=60)
             if kill % 2:
-                mortal.kill()
-                mortal.start()
+                killable_server.kill()
+                killable_server.start()
             else:
-                kill_a_backend(mortal, url.rpartition("/")[2], rng)
-        mortal.wait_until_ready()
+                kill_a_backend(killable_server, url.rpartition("/")[2], rng)
+        killable_server.wait_until_ready()
         told = [writer.rest() for writer in writers]
 
     assert [len(acks) for acks in told] == [kills * per_kill + 10] * 3
@@ -99,11 +99,11 @@ def test_acknowledged_entries_survive_the_death_of_backends_and_of_the_server(mo
 
 
 def test_sixteen_processes_write_to_one_session_and_some_are_killed(server: Server) -> None:
-    address = made(server.new_database())
+    address = create_session(server.new_database())
     count = times(6, torture=200)
     with ExitStack() as stack:
         writers: list[Child] = [
-            stack.enter_context(started(write, address, f"w{number}", count, 60)) for number in range(WRITERS)
+            stack.enter_context(start_child(write, address, f"w{number}", count, 60)) for number in range(WRITERS)
         ]
         for writer in writers[:4]:
             writer.wait_for(2, seconds=60)
@@ -121,10 +121,10 @@ def proxy(server: Server) -> Iterator[Proxy]:
     proxy.close()
 
 
-def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
+def write_through_proxy(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
     """Write a session whose writer gets only some responses. Return its address and the acknowledged entries."""
     rng = random.Random(3)
-    address = made(url)
+    address = create_session(url)
     store = PostgresStore(f"postgresql://postgres@127.0.0.1:{proxy.port}/{address.rpartition('/')[2]}")
     cursor = store.read_end().cursor
     line = '{"type":"message","id":"%s","parentId":null,"timestamp":"","branch":"main","message":{"cut":"cut me here"}}'
@@ -137,7 +137,7 @@ def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
 
 
 def test_responses_lost_at_random_neither_duplicate_nor_lose_entries(proxy: Proxy, server: Server) -> None:
-    address, acks = written(proxy, server.new_database(), times(30, torture=2000))
+    address, acks = write_through_proxy(proxy, server.new_database(), times(30, torture=2000))
 
     url, _, id = address.partition("#")
     with psycopg.connect(url) as connection:
@@ -154,18 +154,18 @@ def test_the_harness_finds_a_store_that_only_retries(
 ) -> None:
     append = PostgresStore.append
 
-    def again(self: PostgresStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+    def retry(self: PostgresStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         try:
             return append(self, lines, after=after)
         except st.Conflict:
             return append(self, lines, after=self.read_end().cursor)
 
-    def forgets(*_: object) -> None:
+    def report_missing(*_: object) -> None:
         raise st.Conflict("here", "another writer appended first")
 
-    monkeypatch.setattr(PostgresStore, "_explain_refusal", forgets)
-    monkeypatch.setattr(PostgresStore, "append", again)
-    address, acks = written(proxy, server.new_database(), 12)
+    monkeypatch.setattr(PostgresStore, "_explain_refusal", report_missing)
+    monkeypatch.setattr(PostgresStore, "append", retry)
+    address, acks = write_through_proxy(proxy, server.new_database(), 12)
 
-    with pytest.raises(AssertionError, match="twice"):
+    with pytest.raises(AssertionError, match="duplicated"):
         check_history(address, [acks])

@@ -28,7 +28,7 @@ from tests.reliability.logged_disk import Record, records
 MIB = 1 << 20
 
 
-def cannot() -> str | None:
+def find_missing_requirement() -> str | None:
     if os.geteuid() != 0:
         return "only root can mount a disk"
     if not os.path.exists("/dev/fuse") or not os.path.exists("/dev/loop-control"):
@@ -45,10 +45,14 @@ def cannot() -> str | None:
 
 pytestmark = [pytest.mark.torture]
 if os.environ.get("SESSIONTREE_TORTURE"):
-    pytestmark.append(pytest.mark.skipif(cannot() is not None, reason=f"no power can be cut here: {cannot()}"))
+    pytestmark.append(
+        pytest.mark.skipif(
+            find_missing_requirement() is not None, reason=f"cannot simulate power cuts: {find_missing_requirement()}"
+        )
+    )
 
 
-class Written(NamedTuple):
+class WorkloadResult(NamedTuple):
     """The result of a workload: the disk before it, its log, and the acknowledged entries."""
 
     base: Path
@@ -58,7 +62,7 @@ class Written(NamedTuple):
 
 
 @contextmanager
-def mounted(image: Path, folder: Path) -> Iterator[Path]:
+def mount(image: Path, folder: Path) -> Iterator[Path]:
     folder.mkdir(exist_ok=True)
     subprocess.run(["mount", "-o", "loop", str(image), str(folder)], check=True)
     try:
@@ -67,7 +71,7 @@ def mounted(image: Path, folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def written(folder: Path, workload: str, *plants: str) -> Written:
+def run_workload(folder: Path, workload: str, *plants: str) -> WorkloadResult:
     image, base, log, acks = (folder / name for name in ("image", "base", "log", "acks"))
     with image.open("wb") as file:
         file.truncate(24 * MIB)
@@ -81,7 +85,7 @@ def written(folder: Path, workload: str, *plants: str) -> Written:
             if (served / "disk").exists():
                 break
             time.sleep(0.02)
-        with mounted(served / "disk", folder / "work") as work:
+        with mount(served / "disk", folder / "work") as work:
             env = {"POWER_LOG": str(log), "POWER_ACKS": str(acks)}
             done = run_child(f"power-{workload}", str(work), *plants, seconds=600, env=env)
             assert done.returncode == 0, done.stderr[-2000:]
@@ -89,31 +93,31 @@ def written(folder: Path, workload: str, *plants: str) -> Written:
         subprocess.run(["fusermount3", "-u", str(served)], check=False)
         disk.wait(30)
     told = [line.split(" ", 2) for line in acks.read_text().splitlines()]
-    return Written(base, list(records(log.read_bytes())), [(int(size), kind, name) for size, kind, name in told])
+    return WorkloadResult(base, list(records(log.read_bytes())), [(int(size), kind, name) for size, kind, name in told])
 
 
-def cut(written: Written, place: int, choose: random.Random, image: Path) -> None:
+def cut(result: WorkloadResult, place: int, choose: random.Random, image: Path) -> None:
     """Restore the disk as a power cut before record `place` may leave it."""
-    shutil.copy(written.base, image)
-    flushed = max((n for n in range(place) if written.records[n].is_flush), default=-1)
+    shutil.copy(result.base, image)
+    flushed = max((n for n in range(place) if result.records[n].is_flush), default=-1)
     with image.open("r+b", buffering=0) as disk:
-        for number, record in enumerate(written.records[:place]):
+        for number, record in enumerate(result.records[:place]):
             if not record.is_flush and (number < flushed or choose.random() < 0.5):
                 disk.seek(record.offset)
                 disk.write(record.data)
 
 
-def cuts(written: Written, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
+def cuts(result: WorkloadResult, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
     """Yield the disk after each of `count` power cuts, with the entries acknowledged before it."""
     choose = random.Random(7)
     for number in range(count):
-        place = choose.randrange(len(written.records))
-        length = written.records[place - 1].end if place else 0
+        place = choose.randrange(len(result.records))
+        length = result.records[place - 1].end if place else 0
         # Another file each time: a loop device stays for a moment and shows the writes after the last cut.
         image = folder / f"cut-{number}"
-        cut(written, place, choose, image)
-        with mounted(image, folder / "after") as after:
-            yield after, [(kind, name) for size, kind, name in written.acks if size <= length]
+        cut(result, place, choose, image)
+        with mount(image, folder / "after") as after:
+            yield after, [(kind, name) for size, kind, name in result.acks if size <= length]
         image.unlink()
 
 
@@ -150,12 +154,12 @@ def check_prefix(after: Path, acks: list[tuple[str, str]], all_of_them: list[str
         if file.stat().st_size == 0:
             continue  # created, but nothing in it was synced
         there = [id for id in ids_in(file) if id in set(all_of_them)]
-        assert there == all_of_them[: len(there)], "there is a hole"
+        assert there == all_of_them[: len(there)], "the file has a hole"
 
 
 @pytest.mark.parametrize("workload", ["append", "rewrite"])
 def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, workload: str) -> None:
-    what = written(tmp_path, workload)
+    what = run_workload(tmp_path, workload)
     assert sum(record.is_flush for record in what.records) > 50
 
     for after, acks in cuts(what, tmp_path, 1000):
@@ -164,7 +168,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, workloa
 
 @pytest.mark.parametrize("workload", ["flush", "none"])
 def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path, workload: str) -> None:
-    what = written(tmp_path, workload)
+    what = run_workload(tmp_path, workload)
     everything = [name.partition(":")[2] for _, kind, name in what.acks if kind == "appended"]
 
     for after, acks in cuts(what, tmp_path, 300):
@@ -173,7 +177,7 @@ def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path
 
 @pytest.mark.parametrize("workload", ["append", "rewrite"])
 def test_the_harness_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
-    what = written(tmp_path, workload, "no_sync")
+    what = run_workload(tmp_path, workload, "no_sync")
     lost = 0
     for after, acks in cuts(what, tmp_path, 100):
         try:
@@ -186,9 +190,9 @@ def test_the_harness_finds_entries_that_were_not_synced(tmp_path: Path, workload
 
 def test_a_power_cut_at_the_end_keeps_everything(tmp_path: Path) -> None:
     """The disk can be rebuilt from its log."""
-    what = written(tmp_path, "append")
+    what = run_workload(tmp_path, "append")
     cut(what, len(what.records), random.Random(1), tmp_path / "cut")
 
-    with mounted(tmp_path / "cut", tmp_path / "after") as after:
+    with mount(tmp_path / "cut", tmp_path / "after") as after:
         check_synced(after, [(kind, name) for _, kind, name in what.acks])
     assert json.dumps([kind for _, kind, _ in what.acks]).count("appended") > 100

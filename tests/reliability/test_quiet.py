@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from tests.builders import entry, file_of, header
+from tests.builders import build_file, entry, header
 
 WATCHER = Path(__file__).parent / "watched.py"
 
@@ -53,13 +53,13 @@ def project(tmp_path: Path, home: Path) -> Path:
         entry("c", "b", {"type": "__import__('os').system('true')"}).raw,
     ]
     assert session.file is not None
-    (session.file.parent / "2026-01-01T00-00-00-000Z_hostile.jsonl").write_bytes(file_of(*lines))
-    (project / "s.jsonl").write_bytes(file_of(*lines))
+    (session.file.parent / "2026-01-01T00-00-00-000Z_hostile.jsonl").write_bytes(build_file(*lines))
+    (project / "s.jsonl").write_bytes(build_file(*lines))
     (project / "linked.jsonl").symlink_to("/etc/passwd")
     return project
 
 
-def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
+def run_watched(project: Path, work: str, *plants: str) -> list[list[str]]:
     """Return the audit events during `work` that are unrelated to it."""
     command = [sys.executable, str(WATCHER), work, str(project / "s.jsonl"), *plants]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
@@ -69,13 +69,13 @@ def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("work", ["open", "ask", "list", "find", "command"])
 def test_reading_sessions_has_no_side_effects(project: Path, work: str) -> None:
-    assert watched(project, work) == []
+    assert run_watched(project, work) == []
 
 
-@pytest.mark.parametrize(("plant", "event"), [("runs_code", "exec"), ("calls_home", "socket.connect")])
+@pytest.mark.parametrize(("plant", "event"), [("run_code", "exec"), ("connect_to_network", "socket.connect")])
 def test_the_harness_notices_executed_code_and_connections(project: Path, plant: str, event: str) -> None:
     (project / "conftest.py").write_text("harmless = True\n")
 
-    happened = watched(project, "open", plant)
+    happened = run_watched(project, "open", plant)
 
     assert event in [name for name, _ in happened]

@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.store import lock_wait
+from sessiontree.store import lock
 from tests.model.fake_server import FakeServer
-from tests.reliability.harness import stopped_holder
+from tests.reliability.harness import suspend_lock_holder
 from tests.server.conftest import ServerEnv, open_client
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 SHORT = {"SESSIONTREE_LOCK_TIMEOUT": "2"}
 
 
-def lock_of(session: st.Session) -> Path:
+def find_lock(session: st.Session) -> Path:
     return Path(f"{session.file}.lock")
 
 
@@ -60,11 +60,11 @@ def test_an_append_times_out_and_names_the_process_that_holds_the_lock(
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "1.5")
     reported: list[str] = []
-    monkeypatch.setattr(lock_wait, "report", reported.append)
+    monkeypatch.setattr(lock, "report", reported.append)
     before = session.file.read_bytes()
 
     with st.open(session.file) as writer:
-        with stopped_holder(lock_of(session)) as pid, pytest.raises(st.LockTimeout) as raised:
+        with suspend_lock_holder(find_lock(session)) as pid, pytest.raises(st.LockTimeout) as raised:
             writer.append(st.user("two"))
         assert raised.value.pid == pid
         assert f"process {pid} (suspended)" in str(raised.value)
@@ -78,7 +78,7 @@ def test_an_append_times_out_and_names_the_process_that_holds_the_lock(
 def test_the_configuration_sets_the_lock_timeout(session: st.Session, home: Path) -> None:
     (home / ".sessiontree" / "config.toml").write_text("lock_timeout = 0.2\n")
 
-    with stopped_holder(lock_of(session)), pytest.raises(st.LockTimeout) as raised:
+    with suspend_lock_holder(find_lock(session)), pytest.raises(st.LockTimeout) as raised:
         st.open(session.file).append(st.user("two"))
 
     assert 0.2 <= raised.value.seconds < 30
@@ -91,7 +91,7 @@ def test_a_command_reports_its_wait_and_times_out(session: st.Session, command: 
         "delete": ["delete", "stalled", "--yes"],
     }
 
-    with stopped_holder(lock_of(session)) as pid:
+    with suspend_lock_holder(find_lock(session)) as pid:
         done, seconds = run(*arguments[command], **SHORT)
 
     assert done.returncode == 1
@@ -110,7 +110,7 @@ def test_listing_and_opening_by_name_work_without_the_index(
 ) -> None:
     assert run("ls")[0].returncode == 0  # it exists
 
-    with stopped_holder(home / ".sessiontree" / "index.db.lock") as pid:
+    with suspend_lock_holder(home / ".sessiontree" / "index.db.lock") as pid:
         done, _ = run(*arguments)
 
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_sessions_are_listed_while_a_missing_index_is_locked(session: st.Session
     for file in (home / ".sessiontree").glob("index.db*"):
         file.unlink()
 
-    with stopped_holder(home / ".sessiontree" / "index.db.lock"):
+    with suspend_lock_holder(home / ".sessiontree" / "index.db.lock"):
         assert [summary.name for summary in st.sessions(all=True)] == ["stalled"]
 
 
@@ -138,7 +138,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 @contextlib.contextmanager
-def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def start_waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start a command that waits for a lock and has reported its wait."""
     child = start(*arguments)
     try:
@@ -153,7 +153,7 @@ def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def test_ctrl_c_ends_a_command_that_waits(session: st.Session) -> None:
     arguments = "append", str(session.file), "--role", "user", "two"
 
-    with stopped_holder(lock_of(session)), waiting_command(*arguments) as child:
+    with suspend_lock_holder(find_lock(session)), start_waiting_command(*arguments) as child:
         child.send_signal(signal.SIGINT)
         assert child.wait(20) == 130
 
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_a_prompt_that_waits(session: st.Session, home: Path, monkey
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         server.add("never kept")
         arguments = "-p", "--session", str(session.file), "Hi"
-        with stopped_holder(lock_of(session)) as holder, waiting_command(*arguments) as child:
+        with suspend_lock_holder(find_lock(session)) as holder, start_waiting_command(*arguments) as child:
             child.send_signal(signal.SIGINT)
             assert child.wait(20) == 130
             assert child.stderr is not None
@@ -188,7 +188,7 @@ def test_ctrl_c_ends_a_prompt_whose_answer_is_not_written_yet_and_names_the_file
         child = start("-p", "--session", str(session.file), "Hi")
         try:
             assert server.wait_for(lambda server: bool(server.requests), 20)
-            with stopped_holder(lock_of(session)):
+            with suspend_lock_holder(find_lock(session)):
                 go_on.set()
                 assert child.stderr is not None
                 assert "waiting for the lock" in child.stderr.readline()
@@ -213,10 +213,10 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
     stalled, other = house.create_session(), house.create_session(house.other)
     body: dict[str, Any] = {"json": {"name": "renamed"}}
     with st.open(stalled) as session:
-        lock = lock_of(session)
+        lock_path = find_lock(session)
     async with open_client(house.build_app(), house.owner) as client:
         assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
-        with stopped_holder(lock) as pid:
+        with suspend_lock_holder(lock_path) as pid:
             waits = [asyncio.create_task(client.patch(f"/api/sessions/{stalled}", **body)) for _ in range(60)]
             done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             first = done.pop().result()
@@ -226,7 +226,7 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
             # Requests for other sessions are served, and so are reads of this one.
             assert (await client.patch(f"/api/sessions/{other}", **body)).status_code == 200
             assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
-            assert pending, "nobody waited: nothing was tried"
+            assert pending, "no request waited for the lock"
         answers = [(await task).status_code for task in waits]
         assert set(answers) == {200, 503}
         assert (await client.patch(f"/api/sessions/{stalled}", **body)).status_code == 200
@@ -237,8 +237,8 @@ async def test_a_waiting_agent_does_not_block_readers_of_its_session(session: st
 
     with st.open(session.file) as opened:
         agent = st.Agent(opened.head, ScriptedModel(["Hello"]))
-        with stopped_holder(lock_of(session)):
-            run = asyncio.create_task(agent.prompt("Hi"))
+        with suspend_lock_holder(find_lock(session)):
+            run = asyncio.create_task(agent.run("Hi"))
             await asyncio.sleep(0)
             for _ in range(20):
                 assert await asyncio.wait_for(asyncio.to_thread(opened.refresh), 20) is not None
@@ -256,12 +256,12 @@ def test_a_waiting_thread_can_be_cancelled(session: st.Session) -> None:
         except st.LockTimeout as error:
             errors.append(error)
 
-    with stopped_holder(lock_of(session)):
+    with suspend_lock_holder(find_lock(session)):
         thread = threading.Thread(target=write)
         thread.start()
         try:
-            lock_wait.stop_waiting()
+            lock.stop_waiting()
             thread.join(20)
         finally:
-            lock_wait.resume_waiting()
+            lock.resume_waiting()
     assert len(errors) == 1

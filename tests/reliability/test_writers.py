@@ -14,7 +14,7 @@ import sessiontree as st
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 from tests.reliability.child import write_among_others, write_in_threads, write_large_lines
-from tests.reliability.harness import Child, check_acks, check_texts, lines_of, started, times, wires_of
+from tests.reliability.harness import Child, check_acks, check_texts, decode_lines, read_lines, start_child, times
 
 MIB = 1 << 20
 
@@ -38,7 +38,7 @@ class Follower:
                 last = self._stop.is_set()
                 chunk = self._store.read(cursor)
                 lines = chunk.data.removesuffix(b"\n").split(b"\n") if chunk.data else []
-                wires = wires_of(lines, torn=self._torn)
+                wires = decode_lines(lines, torn=self._torn)
                 check_texts([wire["message"]["content"] for wire in wires if wire["type"] == "message"])
                 self.seen += lines
                 cursor = chunk.cursor
@@ -57,10 +57,10 @@ class Follower:
         self._thread.join(60)
 
     def check(self, file: Path) -> None:
-        assert not self.wrong, f"the follower stumbled: {self.wrong}"
-        assert self.seen == lines_of(file), "the follower saw other lines than there are, or in another order"
+        assert not self.wrong, f"the follower failed: {self.wrong}"
+        assert self.seen == read_lines(file), "the follower saw wrong lines, or a wrong order"
         again = st.open(file, read_only=True)
-        assert dict(self._session.heads.heads) == dict(again.heads.heads), "following and reading anew differ"
+        assert dict(self._session.heads.heads) == dict(again.heads.heads), "following and rereading differ"
         assert [entry.id for entry in self._session.tree] == [entry.id for entry in again.tree]
 
 
@@ -77,7 +77,7 @@ def write_and_kill(
                 child = running.pop(choose.randrange(writers))
                 child.wait_for(choose.randrange(2, count))
                 acks += child.kill()
-            work = started(write_among_others, str(file), f"w{number}", count, number, largest, plants)
+            work = start_child(write_among_others, str(file), f"w{number}", count, number, largest, plants)
             running.append(stack.enter_context(work))
         for child in running:
             told = child.rest()
@@ -115,7 +115,7 @@ def test_threads_that_share_a_session_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     st.create(file=file).close()
 
-    with Follower(file) as follower, started(write_in_threads, str(file), 8, times(60, torture=2000), ()) as child:
+    with Follower(file) as follower, start_child(write_in_threads, str(file), 8, times(60, torture=2000), ()) as child:
         *acks, last = child.rest()
 
     assert last == "done", last
@@ -161,11 +161,11 @@ def test_the_harness_finds_writers_that_do_not_lock(tmp_path: Path) -> None:
 
 def test_the_harness_finds_writers_that_write_text_and_newline_separately(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
-        write_in_rounds(tmp_path, plants=("newline_apart",))
+        write_in_rounds(tmp_path, plants=("write_newline_separately",))
 
 
 def test_the_harness_notices_a_reader_that_sees_part_of_a_batch(tmp_path: Path) -> None:
-    def met(round: int) -> bool:
+    def sees_part_of_a_batch(round: int) -> bool:
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
         with Follower(file) as follower:
@@ -173,10 +173,10 @@ def test_the_harness_notices_a_reader_that_sees_part_of_a_batch(tmp_path: Path) 
         try:
             follower.check(file)
         except AssertionError as error:
-            return "parts of batches" in str(error)
+            return "incomplete batches" in str(error)
         return False
 
-    assert any(met(round) for round in range(20)), "in no round did it look at the wrong moment"
+    assert any(sees_part_of_a_batch(round) for round in range(20)), "no round read the file at the wrong moment"
 
 
 def test_the_harness_notices_a_reader_that_sees_a_changed_line(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_harness_notices_a_reader_that_sees_a_changed_line(tmp_path: Path) -
                 session.append(st.user(f"{number}"))
         while len(follower.seen) < 21:
             pass
-        lines = lines_of(file)
+        lines = read_lines(file)
         file.write_bytes(b"\n".join([*lines[:-2], lines[-1], lines[-2]]) + b"\n")
 
     with pytest.raises(AssertionError, match="the follower"):
@@ -202,13 +202,13 @@ def test_no_line_of_a_program_that_does_not_lock_is_cut_off(tmp_path: Path) -> N
         session = st.create(file=file, durability="none")
         first = session.append(st.user("first"))
         ours: list[str] = []
-        with started(write_large_lines, str(file), 12, 8 * MIB) as peer:
-            while peer.alive:
+        with start_child(write_large_lines, str(file), 12, 8 * MIB) as peer:
+            while peer.is_alive:
                 with suppress(st.Conflict):
                     ours.append(session.append(st.user("ours"), parent=first, branch=None).id)
             told = peer.rest()
 
-        ids = {json.loads(line)["id"] for line in lines_of(file) if line.strip()}
+        ids = {json.loads(line)["id"] for line in read_lines(file) if line.strip()}
         assert len(told) == 12
         assert ids.issuperset(told), f"{len(set(told) - ids)} of {len(told)} lines of the other program are lost"
         assert ids.issuperset(ours)

@@ -31,13 +31,13 @@ def is_own(path: object) -> bool:
     return name.startswith("<frozen") or os.path.realpath(name).startswith(OWN)
 
 
-def open_it(file: str) -> None:
+def open_session(file: str) -> None:
     import sessiontree as st
 
     st.open(file).close()
 
 
-def ask(file: str) -> None:
+def read_session(file: str) -> None:
     import sessiontree as st
 
     with st.open(file) as session:
@@ -48,20 +48,20 @@ def ask(file: str) -> None:
         session.head.explain()
 
 
-def list_them(file: str) -> None:
+def list_sessions(file: str) -> None:
     from sessiontree.library import catalog
 
     assert len(list(catalog.list_locations())) == 2
 
 
-def find(file: str) -> None:
+def search_sessions(file: str) -> None:
     import sessiontree as st
 
     assert st.open("mine").name == "mine"
     assert st.recent() is not None
 
 
-def command(file: str) -> None:
+def run_command(file: str) -> None:
     from click.testing import CliRunner
 
     from sessiontree.cli.app import app
@@ -71,11 +71,11 @@ def command(file: str) -> None:
 
 
 WORK: dict[str, Callable[[str], None]] = {
-    "open": open_it,
-    "ask": ask,
-    "list": list_them,
-    "find": find,
-    "command": command,
+    "open": open_session,
+    "ask": read_session,
+    "list": list_sessions,
+    "find": search_sessions,
+    "command": run_command,
 }
 
 

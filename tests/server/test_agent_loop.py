@@ -10,7 +10,7 @@ import pytest
 from sessiontree.server.jobs.job_registry import AgentLoop
 
 
-async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:
+async def test_work_runs_in_another_thread_and_returns_its_result() -> None:
     workshop = AgentLoop()
 
     async def work() -> str:

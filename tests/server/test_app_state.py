@@ -28,7 +28,7 @@ def list_closed(files: list[Path]) -> list[bool]:
     return [b"sessiontree.head" in file.read_bytes().splitlines()[-1] for file in files]
 
 
-async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+async def test_a_session_that_cannot_be_closed_does_not_keep_others_open(tmp_path: Path) -> None:
     env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, idle_seconds=-1))
     app = env.build_app()
     async with open_client(app, env.owner) as client:
@@ -39,7 +39,7 @@ async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Pat
         assert list_closed(others) == [True, True]
 
 
-async def test_a_server_ends_whatever_cannot_be_closed(env: ServerEnv) -> None:
+async def test_a_server_stops_even_if_a_session_cannot_be_closed(env: ServerEnv) -> None:
     app = env.build_app()
     async with open_client(app, env.owner) as client:
         others = await open_three_and_delete_one(client, env, app.state.app_state)

@@ -33,7 +33,9 @@ async def post(client: httpx.AsyncClient, id: str, path: str, **said: Any) -> An
     return answer.json()
 
 
-async def test_a_branch_is_made_where_it_is_wanted_and_current_unless_not(client: httpx.AsyncClient, id: str) -> None:
+async def test_a_branch_is_created_at_the_given_place_and_current_by_default(
+    client: httpx.AsyncClient, id: str
+) -> None:
     made = await post(client, id, "branches", name="cache", description="in memory", at="HEAD~1")
     aside = await post(client, id, "branches", name="aside", switch=False)
     branches = (await client.get(f"/api/sessions/{id}/branches")).json()
@@ -58,7 +60,7 @@ async def test_a_branch_is_made_where_it_is_wanted_and_current_unless_not(client
         ({}, 422),
     ],
 )
-async def test_a_branch_that_cannot_be_is_refused(
+async def test_an_invalid_branch_is_refused(
     client: httpx.AsyncClient, id: str, said: dict[str, Any], status: int
 ) -> None:
     assert (await client.post(f"/api/sessions/{id}/branches", json=said)).status_code == status
@@ -82,9 +84,7 @@ async def test_a_branch_is_renamed_hidden_and_shown(client: httpx.AsyncClient, i
 
 
 @pytest.mark.parametrize(("branch", "name"), [("other", "main"), ("main", "new")], ids=["name taken", "current"])
-async def test_a_change_that_is_refused_changes_nothing(
-    client: httpx.AsyncClient, id: str, branch: str, name: str
-) -> None:
+async def test_a_refused_change_has_no_effect(client: httpx.AsyncClient, id: str, branch: str, name: str) -> None:
     path = f"/api/sessions/{id}/branches"
     before = (await client.get(path)).json()
 
@@ -102,7 +102,7 @@ async def test_switching_makes_another_branch_current(client: httpx.AsyncClient,
     assert unknown.status_code == 404
 
 
-async def test_choosing_a_message_of_the_user_gives_back_its_text(client: httpx.AsyncClient, id: str) -> None:
+async def test_selecting_a_user_message_returns_its_text(client: httpx.AsyncClient, id: str) -> None:
     moved = await post(client, id, "navigate", to="HEAD~1")
     undone = await post(client, id, "undo")
 
@@ -151,7 +151,9 @@ async def test_abandoned_entries_are_summarized_by_the_user_or_the_model(
 @pytest.mark.parametrize(
     ("route", "said"), [("navigate", {"to": "HEAD~1"}), ("merge", {"from": "other"}), ("promote", {"branch": "other"})]
 )
-async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: str, route: str, said: dict) -> None:
+async def test_a_summary_of_the_user_must_not_be_empty(
+    client: httpx.AsyncClient, id: str, route: str, said: dict
+) -> None:
     for blank in ("", " \n"):
         answer = await client.post(f"/api/sessions/{id}/{route}", json={**said, "summary": blank})
 
@@ -169,7 +171,7 @@ async def test_a_summary_by_the_model_needs_the_scope_run(env: ServerEnv, id: st
     assert not env.models.model.requests
 
 
-async def test_a_label_is_put_and_taken_away(client: httpx.AsyncClient, id: str) -> None:
+async def test_a_label_is_set_and_removed(client: httpx.AsyncClient, id: str) -> None:
     await post(client, id, "label", entry="HEAD", label="here")
     labeled = (await client.get(f"/api/sessions/{id}/entries/here")).json()
     await post(client, id, "label", entry="here", label=None)
@@ -199,7 +201,7 @@ async def test_a_merge_appends_a_summary_of_the_other_branch(client: httpx.Async
     assert picked["leaf"] == picked["ids"][-1]
 
 
-async def test_one_of_several_branches_becomes_the_way_on(client: httpx.AsyncClient, id: str) -> None:
+async def test_one_of_several_branches_is_promoted(client: httpx.AsyncClient, id: str) -> None:
     await post(client, id, "branches", name="third", switch=False)
     await post(client, id, "entries", role="user", text="Third?", branch="third")
 
@@ -243,7 +245,7 @@ def setup(api):
 """
 
 
-async def test_handlers_of_the_user_are_asked(env: ServerEnv, id: str, home: Path) -> None:
+async def test_handlers_of_the_user_are_called(env: ServerEnv, id: str, home: Path) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "guard.py").write_text(GUARD)

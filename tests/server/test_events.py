@@ -55,7 +55,7 @@ async def test_entries_of_another_process_are_streamed(env: ServerEnv, real_clie
             written.append(other.head.append(st.user("from elsewhere")).id)
 
     # Well before the stream would look again by itself.
-    async with asyncio.timeout(10), real_client.stream("GET", path) as answer:
+    async with asyncio.timeout(60), real_client.stream("GET", path) as answer:
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "entry":
@@ -93,7 +93,9 @@ async def test_a_stream_from_the_start_sends_all_entries(env: ServerEnv, real_cl
     assert len(list_ids(heard)) >= 450
 
 
-async def test_clients_killed_and_back_at_random_miss_nothing(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+async def test_clients_that_disconnect_and_reconnect_miss_nothing(
+    env: ServerEnv, real_client: httpx.AsyncClient
+) -> None:
     id = env.create_session()
     path = f"/api/sessions/{id}/events"
     etag = (await real_client.get(f"/api/sessions/{id}")).headers["etag"].strip('"')
@@ -173,7 +175,7 @@ async def test_a_stream_cannot_resume_from_an_unknown_position(
 ) -> None:
     path = f"/api/sessions/{env.create_session()}/events"
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         asked = [
             await client.get(path, headers={"last-event-id": place}),
             await client.get(path, params={"after": place}),
@@ -193,10 +195,10 @@ async def test_a_client_that_was_away_too_long_must_reload(tmp_path: Any) -> Non
         async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             (first, *_) = await read_until(client, path, lambda event: event.kind == "head")
             await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await client.get(f"/api/sessions/{id}")).json()["running"]:
                     await asyncio.sleep(0.02)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 late = await client.get(path, headers={"last-event-id": first.id})
             etag = (await client.get(f"/api/sessions/{id}")).headers["etag"]
             anew = await read_until(client, path, lambda event: event.kind == "head", after=etag)
@@ -236,7 +238,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(env: ServerEnv, real_clie
     heard: list[str] = []
 
     async with (
-        asyncio.timeout(20),
+        asyncio.timeout(60),
         real_client.stream("GET", f"/api/sessions/{id}/events", headers=build_auth_headers(made)) as answer,
     ):
         async for event in read_events(answer.aiter_lines()):
@@ -248,7 +250,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(env: ServerEnv, real_clie
     assert heard == ["head"]
 
 
-async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: Any) -> None:
+async def test_the_number_of_streams_is_limited_and_closed_ones_are_freed(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=2))
     path = f"/api/sessions/{env.create_session()}/events"
     with run_server(env) as base:
@@ -256,14 +258,14 @@ async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: A
             async with client.stream("GET", path) as one, client.stream("GET", path) as two:
                 assert (one.status_code, two.status_code) == (200, 200)
                 third = await client.get(path)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while (await _status(client, path)) != 200:
                     await asyncio.sleep(0.02)
 
     assert (third.status_code, third.json()["error"]["code"]) == (429, "too_many_streams")
 
 
-async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path: Any) -> None:
+async def test_many_streams_of_one_token_do_not_block_other_tokens(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=4, token_streams=2))
     reader = env.create_token("read")
     path = f"/api/sessions/{env.create_session()}/events"
@@ -281,7 +283,7 @@ async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path
     assert "event stream limit of 2 per token reached" in third.json()["error"]["message"]
 
 
-async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one(tmp_path: Any) -> None:
+async def test_a_reopened_stream_replaces_the_old_one(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, token_streams=1))
     path = f"/api/sessions/{env.create_session()}/events"
     page = {"sessiontree-page": "tab-1"}
@@ -294,7 +296,7 @@ async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one
             assert await anext(lines) == ": listening"
             async with client.stream("GET", path, headers=page) as new:
                 assert new.status_code == 200
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     async for _ in lines:  # until it ends
                         pass
                 other = await client.get(path, headers={"sessiontree-page": "tab-2"})
@@ -313,7 +315,7 @@ async def test_an_idle_stream_sends_keepalive_comments(
     monkeypatch.setattr(events, "KEEPALIVE_SECONDS", 0.05)
     path = f"/api/sessions/{env.create_session()}/events"
 
-    async with asyncio.timeout(20), real_client.stream("GET", path) as answer:
+    async with asyncio.timeout(60), real_client.stream("GET", path) as answer:
         async for line in answer.aiter_lines():
             if line == ": quiet":
                 break
@@ -329,7 +331,7 @@ async def test_a_stream_reports_a_session_that_becomes_unreadable(
     assert file is not None
     heard: list[ServerSentEvent] = []
 
-    async with asyncio.timeout(20), real_client.stream("GET", f"/api/sessions/{id}/events") as answer:
+    async with asyncio.timeout(60), real_client.stream("GET", f"/api/sessions/{id}/events") as answer:
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "head":

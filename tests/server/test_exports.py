@@ -17,7 +17,7 @@ from sessiontree.export import export
 from sessiontree.server.jobs.export_jobs import ExportJob
 from sessiontree.server.request_checks import ServerLimits
 from tests.server.conftest import ServerEnv, open_client
-from tests.shapes import content_of
+from tests.shapes import build_content
 
 SECRET = "sk-" + "a1b2c3d4" * 4
 LIMITS = ServerLimits(rate=1e6, burst=1_000_000)
@@ -42,7 +42,7 @@ async def wait_until_finished(client: httpx.AsyncClient, job: dict[str, Any]) ->
 
 @pytest.mark.parametrize("form", ["html", "md", "json", "text", "jsonl"])
 async def test_an_exported_file_matches_the_library(env: ServerEnv, client: httpx.AsyncClient, form: str) -> None:
-    id = write_session_file(env, content_of("comb", 30))
+    id = write_session_file(env, build_content("comb", 30))
     with st.open(id) as session:
         lines = session.read_lines()
 
@@ -52,7 +52,7 @@ async def test_an_exported_file_matches_the_library(env: ServerEnv, client: http
     assert int(answer.headers["content-length"]) == len(answer.content)
 
 
-async def test_a_job_tells_how_far_it_is_and_has_the_file_and_the_report(
+async def test_a_job_reports_progress_and_has_the_file_and_the_report(
     env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     id = env.create_session()
@@ -94,7 +94,7 @@ async def test_invalid_exports_are_refused(env: ServerEnv, client: httpx.AsyncCl
     assert (await client.get(f"/api/exports/{job['id']}/file")).status_code == 404
 
 
-async def test_more_exports_than_can_wait_are_refused(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exports_beyond_the_queue_limit_are_refused(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     run = ExportJob.run
 
@@ -123,18 +123,18 @@ async def test_more_exports_than_can_wait_are_refused(env: ServerEnv, monkeypatc
     [({"export_size": 50_000}, "the export exceeds"), ({"export_seconds": 0.01}, "took longer than 0.01 s")],
     ids=["size", "time"],
 )
-async def test_an_export_ends_at_its_limits(env: ServerEnv, limit: dict[str, Any], words: str) -> None:
+async def test_an_export_is_stopped_at_its_limits(env: ServerEnv, limit: dict[str, Any], words: str) -> None:
     app = env.build_app(limits=replace(LIMITS, **limit))
     async with open_client(app, env.owner) as client:
-        answer = await client.get(f"/api/sessions/{write_session_file(env, content_of('wide', 500))}/export")
+        answer = await client.get(f"/api/sessions/{write_session_file(env, build_content('wide', 500))}/export")
 
     assert answer.status_code == 413
     assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of memory are of POSIX")
-async def test_an_export_ends_where_it_needs_more_memory_than_it_may_have(env: ServerEnv) -> None:
-    id = write_session_file(env, content_of("chain", 200_000))
+async def test_an_export_is_stopped_at_its_memory_limit(env: ServerEnv) -> None:
+    id = write_session_file(env, build_content("chain", 200_000))
     app = env.build_app(limits=replace(LIMITS, export_memory=120 << 20))
     async with open_client(app, env.owner) as client:
         answer = await client.get(f"/api/sessions/{id}/export", params={"format": "json"})
@@ -144,7 +144,7 @@ async def test_an_export_ends_where_it_needs_more_memory_than_it_may_have(env: S
 
 
 async def test_a_cancelled_export_ends_its_process(env: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = write_session_file(env, content_of("wide", 20_000))
+    id = write_session_file(env, build_content("wide", 20_000))
     job = (await client.post(f"/api/sessions/{id}/exports", json={"redact": True})).json()
     while (await client.get(f"/api/exports/{job['id']}")).json()["state"] == "queued":
         await asyncio.sleep(0.01)
@@ -157,7 +157,7 @@ async def test_a_cancelled_export_ends_its_process(env: ServerEnv, client: httpx
     assert (await client.get(f"/api/exports/{job['id']}")).status_code == 404
 
 
-async def test_the_process_of_an_export_is_given_neither_environment_nor_token(
+async def test_the_process_of_an_export_gets_neither_environment_nor_token(
     env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")

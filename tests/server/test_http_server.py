@@ -28,7 +28,7 @@ def connect(base: str) -> socket.socket:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "[::1]", "localhost"])
-def test_it_listens_only_on_the_given_address(host: str) -> None:
+def test_the_server_listens_only_on_the_given_address(host: str) -> None:
     listening = bind_socket(host, 0)
     try:
         address = listening.getsockname()[0]
@@ -53,7 +53,7 @@ def test_a_foreign_address_is_reported() -> None:
         bind_socket("192.0.2.1", 0)
 
 
-def test_headers_that_never_end_are_not_waited_for(tmp_path: Any) -> None:
+def test_unfinished_headers_time_out(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.2))
     with run_server(env) as base:
         silent, slow, second = connect(base), connect(base), connect(base)
@@ -67,8 +67,8 @@ def test_headers_that_never_end_are_not_waited_for(tmp_path: Any) -> None:
             one.close()
 
 
-def test_a_request_that_takes_long_to_be_answered_is_not_taken_for_one_that_never_comes(tmp_path: Any) -> None:
-    env = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.05))
+def test_a_slow_response_does_not_count_as_unfinished_headers(tmp_path: Any) -> None:
+    env = ServerEnv(tmp_path, limits=build_limits(header_seconds=1))
     id = env.create_session()
     with (
         run_server(env) as base,
@@ -77,7 +77,7 @@ def test_a_request_that_takes_long_to_be_answered_is_not_taken_for_one_that_neve
     ):
         lines = answer.iter_lines()
         assert next(lines) == ": listening"
-        time.sleep(0.2)
+        time.sleep(1.2)  # longer than the limit for headers
         client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "late"})
         assert any("late" in line for line in lines)
 
@@ -99,7 +99,7 @@ def test_invalid_http_gets_a_json_error(env: ServerEnv, data: bytes) -> None:
     assert json.loads(body)["error"]["code"] == "bad_request"
 
 
-def test_idle_connections_do_no_harm(env: ServerEnv) -> None:
+def test_the_server_responds_despite_many_idle_connections(env: ServerEnv) -> None:
     with run_server(env) as base:
         idle = [connect(base) for _ in range(100)]
         assert httpx.get(f"{base}/api/health", headers=build_auth_headers(env.owner)).status_code == 200
@@ -118,7 +118,7 @@ def test_idle_connections_do_not_block_new_ones(tmp_path: Any) -> None:
     assert status == 200
 
 
-def test_more_busy_connections_than_it_takes_are_refused_in_json(tmp_path: Any) -> None:
+def test_connections_above_the_limit_get_a_json_error(tmp_path: Any) -> None:
     env = ServerEnv(tmp_path, limits=build_limits(connections=2))
     id = env.create_session()
     with (
@@ -136,7 +136,7 @@ def test_more_busy_connections_than_it_takes_are_refused_in_json(tmp_path: Any) 
     assert answer.headers["content-type"] == "application/json"
 
 
-async def test_it_closes_while_clients_listen_and_agents_work(tmp_path: Any) -> None:
+async def test_the_server_stops_while_clients_listen_and_agents_run(tmp_path: Any) -> None:
     from sessiontree.model.scripted import Delay
 
     env = ServerEnv(tmp_path, ["Begun", Delay(600)])
@@ -147,11 +147,11 @@ async def test_it_closes_while_clients_listen_and_agents_work(tmp_path: Any) -> 
         async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
             etag = (await client.get(f"/api/sessions/{id}")).headers["etag"]
-            async with asyncio.timeout(20), client.stream("GET", f"/api/sessions/{id}/events?after={etag}") as answer:
+            async with asyncio.timeout(60), client.stream("GET", f"/api/sessions/{id}/events?after={etag}") as answer:
                 async for event in read_events(answer.aiter_lines()):
                     heard.append(event.kind)
                     if event.kind == "head":
                         break
                 began = time.monotonic()
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     assert "head" in heard

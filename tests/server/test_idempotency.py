@@ -32,7 +32,7 @@ class Work:
         return build_response(self._status, str(self.done).encode())
 
 
-async def test_the_same_request_has_the_same_answer() -> None:
+async def test_a_repeated_request_gets_the_same_response() -> None:
     replies, work = IdempotencyCache(), Work()
 
     first = await replies.run_once("me", b"k", b"request", work)
@@ -42,7 +42,7 @@ async def test_the_same_request_has_the_same_answer() -> None:
     assert (first[1], second[1]) == (False, True)
 
 
-async def test_two_at_once_are_done_once() -> None:
+async def test_two_simultaneous_requests_with_one_key_run_once() -> None:
     replies, work = IdempotencyCache(), Work()
     work.gate.clear()
 
@@ -55,7 +55,7 @@ async def test_two_at_once_are_done_once() -> None:
     assert {answer[0].body for answer in answers} == {b"1"}
 
 
-async def test_a_key_is_one_requests_and_one_tokens() -> None:
+async def test_a_key_belongs_to_one_request_and_one_token() -> None:
     replies, work = IdempotencyCache(), Work()
     await replies.run_once("me", b"k", b"request", work)
 
@@ -94,7 +94,7 @@ async def test_internal_errors_can_be_retried() -> None:
             await replies.run_once("me", b"k", b"request", fail)
 
 
-async def test_only_so_many_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_kept_responses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "MAX_STORED_RESPONSES", 3)
     replies, work = IdempotencyCache(), Work()
     for number in range(5):
@@ -104,14 +104,14 @@ async def test_only_so_many_answers_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert not (await replies.run_once("me", b"0", b"request", work))[1]
 
 
-def test_parts_of_a_request_cannot_be_taken_for_one_another() -> None:
+def test_parts_of_a_request_cannot_be_confused() -> None:
     assert compute_fingerprint(b"ab", b"c") != compute_fingerprint(b"a", b"bc")
 
 
 # Over HTTP
 
 
-async def test_an_entry_is_appended_once_however_often_it_is_sent(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_an_entry_sent_several_times_is_appended_once(env: ServerEnv, client: httpx.AsyncClient) -> None:
     path = f"/api/sessions/{env.create_session()}/entries"
     said = {"role": "user", "text": "Once"}
 
@@ -126,7 +126,7 @@ async def test_an_entry_is_appended_once_however_often_it_is_sent(env: ServerEnv
     assert sum(entry.get("message", {}).get("content") == "Once" for entry in entries) == 1
 
 
-async def test_one_key_of_two_tokens_is_two_requests(env: ServerEnv) -> None:
+async def test_the_same_key_of_two_tokens_is_two_requests(env: ServerEnv) -> None:
     id = env.create_session()
     made = env.create_token("write")
     async with open_client(env.build_app(), env.owner) as client:
@@ -138,7 +138,7 @@ async def test_one_key_of_two_tokens_is_two_requests(env: ServerEnv) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201])
-async def test_a_key_that_is_none_is_refused(env: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
+async def test_an_invalid_key_is_refused(env: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
     path = f"/api/sessions/{env.create_session()}/undo"
 
     assert (await client.post(path, json={}, headers={"idempotency-key": key})).status_code == 400

@@ -34,7 +34,7 @@ async def create_swarm(client: httpx.AsyncClient, env: ServerEnv) -> str:
     return answer.json()["id"]
 
 
-async def test_one_server_reads_what_the_other_writes(
+async def test_one_server_reads_entries_written_by_the_other(
     env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = clients
@@ -84,7 +84,7 @@ async def test_live_events_include_writes_through_the_other_server(
             written.append(answer.json()["id"])
 
     heard: list[ServerSentEvent] = []
-    async with asyncio.timeout(30), other.stream("GET", f"/api/sessions/{id}/events") as answer:
+    async with asyncio.timeout(60), other.stream("GET", f"/api/sessions/{id}/events") as answer:
         writing = asyncio.create_task(write())
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
@@ -106,14 +106,14 @@ async def test_an_event_stream_resumes_at_the_other_server(
         await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": text})
 
     last, said = "", list[str]()
-    async with asyncio.timeout(20), one.stream("GET", f"/api/sessions/{id}/events", params={"after": start}) as answer:
+    async with asyncio.timeout(60), one.stream("GET", f"/api/sessions/{id}/events", params={"after": start}) as answer:
         async for event in read_events(answer.aiter_lines()):
             if event.kind == "entry":
                 last, _ = event.id, said.append(event.data["entry"]["text"])
             if said[-1:] == ["b"]:
                 break
     headers = {"last-event-id": last}
-    async with asyncio.timeout(20), other.stream("GET", f"/api/sessions/{id}/events", headers=headers) as answer:
+    async with asyncio.timeout(60), other.stream("GET", f"/api/sessions/{id}/events", headers=headers) as answer:
         async for event in read_events(answer.aiter_lines()):
             if event.kind == "entry":
                 said.append(event.data["entry"]["text"])

@@ -22,18 +22,18 @@ def test_events_are_numbered_from_one() -> None:
     assert [event.number for event in events] == [1, 2, 3]
 
 
-def test_nothing_has_passed_by_since_the_last() -> None:
+def test_there_are_no_events_after_the_last_one() -> None:
     feed = build_feed(3)
 
     assert feed.last == 3
     assert list(feed.read_after(3) or ()) == []
 
 
-def test_a_number_that_is_not_there_yet_is_not_known() -> None:
+def test_a_future_number_is_unknown() -> None:
     assert build_feed(3).read_after(4) is None
 
 
-def test_only_so_many_bytes_are_kept() -> None:
+def test_the_size_of_the_buffer_is_limited() -> None:
     feed = build_feed(1000, limit=1000)
 
     kept = feed.read_after(feed.last - 10)
@@ -58,7 +58,7 @@ def test_a_client_gets_the_events_after_its_entries() -> None:
     assert feed.find_start(99) == feed.last
 
 
-def test_texts_that_are_no_unicode_do_no_harm() -> None:
+def test_invalid_unicode_is_replaced() -> None:
     feed = EventFeed(1000)
     feed.publish("delta", {"text": "\ud800"}, lambda: 0)
 
@@ -70,7 +70,7 @@ async def test_waiting_clients_are_woken_from_any_thread() -> None:
     feed = EventFeed(1000)
     with feed.subscribe() as first, feed.subscribe() as second:
         threading.Thread(target=feed.publish, args=("run", {}, lambda: 0)).start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await first.wait()
             await second.wait()
 

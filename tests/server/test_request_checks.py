@@ -19,13 +19,13 @@ from sessiontree.server.request_checks import (
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2"])
-def test_a_loopback_host_needs_no_leave(host: str) -> None:
+def test_a_loopback_host_needs_no_permission(host: str) -> None:
     assert is_loopback(host)
     check_listen_host(host, allow_remote=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "10.0.0.1", "fe80::1", ""])
-def test_a_host_that_others_can_reach_is_refused_unless_it_is_meant(host: str) -> None:
+def test_a_public_host_must_be_allowed_explicitly(host: str) -> None:
     with pytest.raises(InvalidOperation, match="--allow-remote"):
         check_listen_host(host, allow_remote=False)
 
@@ -43,12 +43,12 @@ def is_allowed(host: str, **options: str) -> bool:
     return True
 
 
-def test_a_server_on_loopback_goes_by_the_names_of_loopback() -> None:
+def test_a_server_on_loopback_accepts_loopback_names() -> None:
     assert all(is_allowed(f"{name}:7373") for name in ("127.0.0.1", "localhost", "[::1]", "Localhost"))
     assert not any(is_allowed(name) for name in ("127.0.0.1:7374", "127.0.0.1", "localhost", "evil.example:7373"))
 
 
-def test_a_server_on_all_addresses_goes_by_figures_and_by_names_that_were_given() -> None:
+def test_a_server_on_all_addresses_accepts_ip_addresses_and_given_names() -> None:
     for on in ("0.0.0.0", "::"):
         assert is_allowed("192.168.1.5:7373", on=on)
         assert is_allowed("[fe80::1]:7373", on=on)
@@ -58,13 +58,13 @@ def test_a_server_on_all_addresses_goes_by_figures_and_by_names_that_were_given(
         assert not is_allowed("192.168.1.5.evil.example:7373", on=on)
 
 
-def test_a_server_on_one_address_goes_by_that_alone() -> None:
+def test_a_server_on_one_address_accepts_only_that_address() -> None:
     assert is_allowed("192.168.1.5:7373", on="192.168.1.5")
     assert not is_allowed("192.168.1.6:7373", on="192.168.1.5")
     assert not is_allowed("localhost:7373", on="192.168.1.5")
 
 
-def test_a_name_may_have_a_port_of_its_own_where_a_proxy_stands_before_the_server() -> None:
+def test_a_name_may_have_another_port_behind_a_proxy() -> None:
     for more in ("tower.example:443", "Tower.example:80"):
         assert is_allowed("tower.example", more=more)
         assert is_allowed(f"tower.example:{more.rpartition(':')[2]}", more=more)
@@ -80,12 +80,12 @@ def test_a_name_may_have_a_port_of_its_own_where_a_proxy_stands_before_the_serve
 
 
 @pytest.mark.parametrize("name", ["", "http://tower.local", "tower.local/", "two names", "tower:", "tower:port", "::1"])
-def test_a_name_that_no_request_could_carry_is_refused(name: str) -> None:
+def test_a_name_that_cannot_be_a_host_header_is_refused(name: str) -> None:
     with pytest.raises(InvalidOperation, match="invalid host name"):
         check_host_name(name)
 
 
-def test_the_usual_port_need_not_be_named() -> None:
+def test_the_default_port_may_be_omitted() -> None:
     assert is_allowed("localhost", port="80")
     assert is_allowed("localhost:80", port="80")
 
@@ -102,7 +102,7 @@ def test_the_usual_port_need_not_be_named() -> None:
         ("localhost:7373", False),
     ],
 )
-def test_where_a_request_comes_from_is_compared_with_our_names(origin: str, lets: bool) -> None:
+def test_the_origin_of_a_request_must_be_one_of_our_names(origin: str, lets: bool) -> None:
     headers = [(b"host", b"localhost:7373"), (b"origin", origin.encode())]
     if lets:
         check_headers(headers, build_allowed_hosts("127.0.0.1", 7373))
@@ -111,7 +111,7 @@ def test_where_a_request_comes_from_is_compared_with_our_names(origin: str, lets
             check_headers(headers, build_allowed_hosts("127.0.0.1", 7373))
 
 
-def test_on_all_addresses_a_page_of_another_machine_is_still_another_origin() -> None:
+def test_on_all_addresses_a_page_of_another_machine_is_a_foreign_origin() -> None:
     everywhere = build_allowed_hosts("0.0.0.0", 7373)
     check_headers([(b"host", b"192.168.1.5:7373"), (b"origin", b"http://192.168.1.5:7373")], everywhere)
     with pytest.raises(ApiError):
@@ -154,11 +154,11 @@ def test_bodies_are_json_and_not_too_long(headers: dict[str, str], status: int |
         (["Bearer abc", "Bearer def"], None),
     ],
 )
-def test_one_header_carries_the_token(values: list[str], token: str | None) -> None:
+def test_a_token_comes_in_exactly_one_header(values: list[str], token: str | None) -> None:
     assert read_bearer_token([(b"authorization", value.encode()) for value in values]) == token
 
 
-def test_one_may_ask_so_much_at_once_and_then_so_fast() -> None:
+def test_the_rate_limit_has_a_burst_and_a_rate() -> None:
     bucket = RateLimiter(rate=2, burst=3, now=0)
 
     assert [bucket.try_acquire(0) for _ in range(4)] == [True, True, True, False]

@@ -114,7 +114,7 @@ async def matrix(env: ServerEnv) -> Matrix:
     return matrix
 
 
-def test_every_route_asks_for_exactly_one_scope(matrix: Matrix) -> None:
+def test_every_route_requires_exactly_one_scope(matrix: Matrix) -> None:
     assert len(matrix.routes) > 30
     for route in matrix.routes:
         assert len(route.scopes) == 1, route
@@ -161,7 +161,7 @@ async def test_a_token_is_limited_to_its_scopes(matrix: Matrix, scope: Any) -> N
             assert answer.status_code in (200, 201), (route, answer.text)
 
 
-async def test_a_token_of_another_project_cannot_tell_a_session_from_one_that_is_not_there(matrix: Matrix) -> None:
+async def test_a_token_of_another_project_gets_the_error_of_a_missing_session(matrix: Matrix) -> None:
     other = build_auth_headers(matrix.env.create_token("read", "write", "run", project=matrix.env.other))
     there, unknown = await matrix.answers(other), await matrix.answers(other, UNKNOWN)
     for (route, answer), (_, same) in zip(there, unknown, strict=True):
@@ -205,7 +205,7 @@ FOREIGN = (
 )
 
 
-async def test_a_name_that_is_not_ours_is_refused_before_anything_else(matrix: Matrix) -> None:
+async def test_a_foreign_host_name_is_refused_first(matrix: Matrix) -> None:
     for headers in ({}, build_auth_headers(matrix.env.owner)):
         for host in FOREIGN:
             for route, answer in await matrix.answers({**headers, "host": host}):
@@ -213,12 +213,12 @@ async def test_a_name_that_is_not_ours_is_refused_before_anything_else(matrix: M
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7373", "localhost:7373", "LOCALHOST:7373", "[::1]:7373"])
-async def test_our_names_are_answered(env: ServerEnv, host: str) -> None:
+async def test_our_host_names_are_accepted(env: ServerEnv, host: str) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         assert (await client.get("/api/health", headers={"host": host})).status_code == 200
 
 
-async def test_pages_of_other_origins_get_nothing_even_with_a_token(matrix: Matrix) -> None:
+async def test_pages_of_other_origins_are_refused_even_with_a_token(matrix: Matrix) -> None:
     others = ("http://evil.example", "null", "https://evil.example:7373", "file://", "http://127.0.0.1:8000", "")
     for origin in others:
         for route, answer in await matrix.answers({**build_auth_headers(matrix.env.owner), "origin": origin}):
@@ -226,7 +226,7 @@ async def test_pages_of_other_origins_get_nothing_even_with_a_token(matrix: Matr
             assert not [name for name in answer.headers if name.startswith("access-control")], route
 
 
-async def test_no_origin_is_ever_let_in_by_cors(matrix: Matrix) -> None:
+async def test_cors_allows_no_origin(matrix: Matrix) -> None:
     async with open_client(matrix.app, matrix.env.owner) as client:
         for origin in ("http://evil.example", BASE):
             asked = {"origin": origin, "access-control-request-method": "POST"}
@@ -236,7 +236,7 @@ async def test_no_origin_is_ever_let_in_by_cors(matrix: Matrix) -> None:
                 assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-async def test_two_hosts_in_one_request_are_no_request(env: ServerEnv) -> None:
+async def test_a_request_with_two_hosts_is_invalid(env: ServerEnv) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         headers = [("host", "127.0.0.1:7373"), ("host", "evil.example"), *build_auth_headers(env.owner).items()]
         answer = await client.get("/api/health", headers=headers)
@@ -252,14 +252,14 @@ async def test_forwarded_host_headers_are_ignored(env: ServerEnv) -> None:
     assert read_error_code(answer) == "bad_host"
 
 
-async def test_addresses_that_are_nothing_take_a_token_too(env: ServerEnv) -> None:
+async def test_unknown_addresses_require_a_token(env: ServerEnv) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         del client.headers["authorization"]
         for path in ("/api", "/api/", "/api/nothing", "/api/sessions/x/y/z", "/api/openapi.json"):
             assert (await client.get(path)).status_code == 401, path
 
 
-async def test_no_answer_holds_a_token(matrix: Matrix) -> None:
+async def test_no_response_contains_a_token(matrix: Matrix) -> None:
     env = matrix.env
     secrets = [env.owner.secret, env.owner.token.hash, env.create_token("read").secret]
     for route, answer in await matrix.answers(build_auth_headers(env.owner)):
@@ -267,7 +267,7 @@ async def test_no_answer_holds_a_token(matrix: Matrix) -> None:
         assert not any(secret in told for secret in secrets), route
 
 
-async def test_a_token_is_not_taken_from_an_address(env: ServerEnv) -> None:
+async def test_a_token_in_the_address_is_ignored(env: ServerEnv) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         del client.headers["authorization"]
         secret = env.owner.secret
@@ -276,7 +276,7 @@ async def test_a_token_is_not_taken_from_an_address(env: ServerEnv) -> None:
         assert (await client.get("/api/health", headers={"cookie": f"token={secret}"})).status_code == 401
 
 
-async def test_every_write_takes_json_alone(matrix: Matrix) -> None:
+async def test_every_write_requires_json(matrix: Matrix) -> None:
     async with open_client(matrix.app, matrix.env.owner) as client:
         for route in matrix.routes:
             if route.method in ("GET", "DELETE"):

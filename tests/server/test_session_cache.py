@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.library import folder_repository
 from sessiontree.server import session_cache
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.request_checks import ServerLimits
-from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition, parse_position
+from sessiontree.server.session_cache import OpenSession, SessionCache, SessionLocator, SessionPosition, parse_position
 from tests.server.conftest import ServerEnv
 
 OWNER = Token(id="x", hash="", scopes=("read",))
+KIND = "needle"
+WORD = b'"needle"'
 
 
 class Clock:
@@ -76,7 +79,7 @@ def test_idle_sessions_are_closed_unless_in_use(env: ServerEnv) -> None:
     assert [one.session.id for one in sessions.remove_idle()] == [held]
 
 
-def test_only_so_many_are_held_open_those_asked_for_last(env: ServerEnv) -> None:
+def test_only_the_most_recently_used_sessions_stay_open(env: ServerEnv) -> None:
     clock = Clock()
     sessions = SessionCache(ServerLimits(sessions=2), clock)
     ids = [env.create_session() for _ in range(4)]
@@ -99,7 +102,7 @@ def test_an_unknown_id_is_not_found(env: ServerEnv) -> None:
     assert sessions.acquire(id, OWNER).session.id == id
 
 
-def test_a_token_of_another_project_holds_nothing(env: ServerEnv) -> None:
+def test_a_token_of_another_project_keeps_no_session_in_use(env: ServerEnv) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     stranger = Token(id="y", hash="", scopes=("read",), projects=(str(env.other),))
 
@@ -118,7 +121,7 @@ def test_a_session_with_a_different_file_name_is_found_by_id(env: ServerEnv) -> 
     assert SessionCache(ServerLimits()).acquire(session.id, OWNER).session.id == session.id
 
 
-def test_an_answer_is_kept_until_something_is_written(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_is_cached_until_the_next_write(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_cache, "MAX_CACHED_RESPONSE_BYTES", 10)
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     made: list[str] = []
@@ -141,7 +144,7 @@ def test_an_answer_is_kept_until_something_is_written(env: ServerEnv, monkeypatc
     assert made[4:] == ["a"]
 
 
-def test_an_answer_that_was_made_before_something_was_written_is_not_kept(env: ServerEnv) -> None:
+def test_a_response_from_before_a_write_is_not_cached(env: ServerEnv) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     with sessions.read(id, OWNER) as opened:
         before = opened.position
@@ -240,3 +243,101 @@ def test_a_rolled_back_entry_disappears_from_responses(env: ServerEnv, monkeypat
     with st.open(id) as other:
         other.append(st.user("kept"))
     assert look() == (before[0] + 1, "kept")
+
+
+# Sessions with swarms or experiments
+
+
+def test_a_session_is_found_as_soon_as_it_contains_the_word(env: ServerEnv) -> None:
+    env.create_session()
+    id = env.create_session()
+    found = SessionLocator(KIND, SessionCache(ServerLimits()))
+    assert found.list_files() == []
+
+    with st.open(id) as session:
+        session.append(st.Custom(custom_type=KIND))
+
+    assert [Path(file).name.endswith(f"{id}.jsonl") for file in found.list_files()] == [True]
+
+
+@pytest.mark.parametrize("block", [3, 7, 64])
+def test_a_word_is_found_across_blocks_and_scans(env: ServerEnv, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(folder_repository, "SCAN_BLOCK", block)
+    with st.open(env.create_session()) as session:
+        file = Path(str(session.file))
+    found = SessionLocator(KIND, SessionCache(ServerLimits()))
+    start = file.read_bytes()
+    for cut in range(len(WORD)):
+        file.write_bytes(start + WORD[:cut])
+        assert found.list_files() == []
+    file.write_bytes(start + WORD)
+
+    assert found.list_files() == [str(file)]
+
+
+def test_a_replaced_file_is_scanned_again(env: ServerEnv) -> None:
+    with st.open(env.create_session()) as session:
+        session.append(st.Custom(custom_type=KIND))
+        file = Path(str(session.file))
+    found = SessionLocator(KIND, SessionCache(ServerLimits()))
+    assert len(found.list_files()) == 1
+
+    other = file.with_suffix(".new")
+    other.write_bytes(file.read_bytes().replace(WORD, b'"nothing"'))
+    other.rename(file)
+
+    assert found.list_files() == []
+
+
+def find_needles(opened: OpenSession) -> dict[str, str]:
+    return {str(opened.session.id): entry.id for entry in opened.session.tree.entries if entry.custom_type == KIND}
+
+
+def test_only_the_session_with_the_id_is_in_use(env: ServerEnv) -> None:
+    sessions = SessionCache(ServerLimits())
+    ids = [env.create_session() for _ in range(3)]
+    for id in ids:
+        with st.open(id) as session:
+            session.append(st.Custom(custom_type=KIND))
+    homes = SessionLocator(KIND, sessions)
+
+    for _ in range(2):  # looked for, and known
+        found = homes.acquire(ids[1], OWNER, find_needles)
+        assert found is not None
+        assert found[0].session.id == ids[1]
+        assert {opened.session.id: opened.users for opened in sessions.list_open() if opened.users} == {ids[1]: 1}
+        sessions.release(found[0])
+    assert homes.acquire("nothing", OWNER, find_needles) is None
+    assert [opened.users for opened in sessions.list_open()] == [0, 0, 0]
+
+
+def test_a_moved_session_is_found_at_its_new_place(env: ServerEnv) -> None:
+    sessions = SessionCache(ServerLimits())
+    with st.open(env.create_session()) as session:
+        session.append(st.Custom(custom_type=KIND))
+    homes, file = SessionLocator(KIND, sessions), session.file
+    first = homes.acquire(session.id, OWNER, find_needles)
+    assert first is not None
+    sessions.release(first[0])
+    elsewhere = file.parent.with_name("elsewhere")
+    elsewhere.mkdir()
+    file.rename(elsewhere / file.name)
+
+    found = homes.acquire(session.id, OWNER, find_needles)
+
+    assert found is not None
+    assert found[0].file == str(elsewhere / file.name)
+
+
+def test_a_session_is_released_if_the_search_fails(env: ServerEnv) -> None:
+    sessions = SessionCache(ServerLimits())
+    with st.open(env.create_session()) as session:
+        session.append(st.Custom(custom_type=KIND))
+
+    def fail(opened: OpenSession) -> dict[str, str]:
+        raise InvalidOperation("it is not to be read")
+
+    with pytest.raises(InvalidOperation):
+        SessionLocator(KIND, sessions).acquire("any", OWNER, fail)
+
+    assert [opened.users for opened in sessions.list_open()] == [0]

@@ -44,7 +44,7 @@ async def test_the_server_reports_its_version_and_the_rights_of_the_token(env: S
     assert models["models"][0]["provider"] == "scripted"
 
 
-async def test_sessions_are_listed_the_newest_first_and_by_pages(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_sessions_are_listed_newest_first_and_paginated(env: ServerEnv, client: httpx.AsyncClient) -> None:
     made = [env.create_session() for _ in range(5)]
 
     whole = await client.get("/api/sessions")
@@ -64,7 +64,7 @@ async def test_sessions_are_listed_the_newest_first_and_by_pages(env: ServerEnv,
     assert (first["name"], first["firstMessage"], first["entries"]) == ("auth", "How do I make this faster?", 3)
 
 
-async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
+async def test_a_listing_is_filtered_by_words_folders_and_archive_state(
     env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     here, there = env.create_session(), env.create_session(env.other)
@@ -78,7 +78,7 @@ async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
     assert await list_ids(client, q="nothing of the kind") == []
 
 
-async def test_a_token_of_a_project_lists_and_finds_that_alone(env: ServerEnv) -> None:
+async def test_a_project_token_lists_and_finds_only_its_project(env: ServerEnv) -> None:
     here, there = env.create_session(), env.create_session(env.other)
     async with open_client(env.build_app(), env.create_token("read", project=env.project)) as client:
         hits = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
@@ -107,7 +107,7 @@ async def test_entries_are_found_in_all_sessions_or_in_one(env: ServerEnv, clien
     assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
 
 
-async def test_a_search_tells_how_many_sessions_it_could_not_read(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_search_reports_the_number_of_unreadable_sessions(env: ServerEnv, client: httpx.AsyncClient) -> None:
     file = catalog.find(env.create_session())
 
     before = (await client.get("/api/search", params={"q": "faster"})).json()["unread"]
@@ -117,7 +117,7 @@ async def test_a_search_tells_how_many_sessions_it_could_not_read(env: ServerEnv
     assert (before, after["unread"], len(after["hits"]) > 0) == (0, 1, True)
 
 
-async def test_a_session_is_made_where_the_token_may(env: ServerEnv) -> None:
+async def test_a_session_is_created_where_the_token_allows(env: ServerEnv) -> None:
     async with open_client(env.build_app(), env.owner) as client:
         usual = (await client.post("/api/sessions", json={})).json()
         named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(env.other)})).json()
@@ -178,9 +178,7 @@ async def test_a_session_is_exported_as_a_file(
     assert "How do I make this faster?" in answer.text
 
 
-async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_jsonl_is_the_file_byte_for_byte_unless_redacted(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-REDACTED"))
@@ -222,7 +220,7 @@ async def test_a_redacted_export_reports_the_redactions(env: ServerEnv, client: 
 @pytest.mark.parametrize(
     "id", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/b", "%00", "x" * 5000, "é", "CON", "@", "auth"]
 )
-async def test_an_id_is_only_ever_compared(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+async def test_an_id_is_never_used_as_a_path(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
     env.create_session()
 
     answer = await client.get(f"/api/sessions/{id}/branches")
@@ -230,7 +228,7 @@ async def test_an_id_is_only_ever_compared(env: ServerEnv, client: httpx.AsyncCl
     assert answer.status_code in (404, 405, 401), answer.text
 
 
-async def test_a_session_that_is_taken_away_is_not_there_any_more(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_deleted_session_is_not_found(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     assert (await client.get(f"/api/sessions/{id}")).status_code == 200
 

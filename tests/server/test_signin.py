@@ -40,7 +40,7 @@ def create_code(*, seconds: float = 600) -> IssuedToken:
     return made
 
 
-async def test_a_code_is_exchanged_once_for_a_cookie_that_lets_the_browser_in(browser: httpx.AsyncClient) -> None:
+async def test_a_code_is_exchanged_once_for_a_cookie(browser: httpx.AsyncClient) -> None:
     code = create_code()
 
     signed = await browser.post("/sign-in", json={"code": code.secret}, headers=OURS)
@@ -56,7 +56,7 @@ async def test_a_code_is_exchanged_once_for_a_cookie_that_lets_the_browser_in(br
     assert (await browser.get("/api/me")).json()["kind"] == "browser"
 
 
-async def test_behind_tls_the_cookie_is_sent_over_tls_alone(env: ServerEnv) -> None:
+async def test_behind_tls_the_cookie_is_sent_over_tls_only(env: ServerEnv) -> None:
     from sessiontree.server.request_checks import build_allowed_hosts
 
     app = env.build_app(hosts=build_allowed_hosts("127.0.0.1", PORT, ["tower.example:443"]))
@@ -103,7 +103,7 @@ async def test_an_expired_code_is_refused(browser: httpx.AsyncClient) -> None:
         ({"origin": "null"}, 403),
     ],
 )
-async def test_a_change_by_cookie_must_come_from_our_own_page(
+async def test_a_write_with_a_cookie_must_come_from_our_page(
     browser: httpx.AsyncClient, headers: dict[str, str], status: int
 ) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
@@ -113,7 +113,7 @@ async def test_a_change_by_cookie_must_come_from_our_own_page(
     assert answer.status_code == status, answer.text
 
 
-async def test_nothing_is_read_by_cookie_for_a_page_on_another_port(browser: httpx.AsyncClient) -> None:
+async def test_a_page_on_another_port_cannot_read_with_the_cookie(browser: httpx.AsyncClient) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
     assert (await browser.get("/api/sessions", headers={"sec-fetch-site": "same-site"})).status_code == 403
@@ -143,7 +143,7 @@ async def test_a_browser_that_signed_in_with_a_token_is_signed_out_with_it(
     assert (await browser.get("/api/me")).status_code == 401
 
 
-async def test_signing_out_makes_the_cookie_worthless(browser: httpx.AsyncClient) -> None:
+async def test_signing_out_invalidates_the_cookie(browser: httpx.AsyncClient) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
     kept = {"cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}
 
@@ -167,7 +167,7 @@ async def test_invalid_sign_in_requests_are_refused(browser: httpx.AsyncClient, 
     assert (await browser.post("/sign-in", data={"code": "x"}, headers=OURS)).status_code == 415
 
 
-def test_tokens_expire_by_the_clock_and_are_forgotten(tmp_path: Path) -> None:
+def test_tokens_expire_and_are_removed(tmp_path: Path) -> None:
     now = ["2026-01-01T00:00:00.000Z"]
     tokens = TokenStore(file=str(tmp_path / "tokens.json"), now=lambda: now[0])
     made = issue_token(["read"], created=now[0], expires=add_seconds(now[0], 60))
@@ -186,7 +186,7 @@ def test_tokens_expire_by_the_clock_and_are_forgotten(tmp_path: Path) -> None:
     assert tokens.read_stored() == (other,)
 
 
-def test_of_too_many_browsers_the_oldest_is_signed_out(tmp_path: Path) -> None:
+def test_above_the_limit_the_oldest_browser_is_signed_out(tmp_path: Path) -> None:
     owner = issue_token(SCOPES)
     tokens = TokenStore([owner.token], file=str(tmp_path / "tokens.json"))
     signed = [tokens.sign_in(owner.secret, "program") for _ in range(MAX_BROWSERS + 1)]

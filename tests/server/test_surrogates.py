@@ -10,7 +10,7 @@ import httpx
 import sessiontree as st
 from tests.reliability.harness import times
 from tests.server.conftest import ServerEnv, open_client
-from tests.surrogates import hostile_files
+from tests.surrogates import write_hostile_files
 
 ROUTES = (
     *("", "/tree", "/entries", "/entries/00000001", "/path", "/context", "/branches", "/export?format=html"),
@@ -30,12 +30,12 @@ WRITES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
-async def test_no_route_fails_on_a_lone_surrogate_wherever_it_stands(tmp_path: Path) -> None:
+async def test_no_route_fails_on_a_lone_surrogate_in_any_text(tmp_path: Path) -> None:
     env = ServerEnv(tmp_path)
     good = env.create_session()
     file = st.open(good).file
     assert file is not None
-    files = hostile_files(Path(file).parent, env.project)
+    files = write_hostile_files(Path(file).parent, env.project)
     failed: list[str] = []
     answered = 0
     async with open_client(env.build_app(), env.owner) as client:

@@ -38,7 +38,7 @@ def test_the_tokens_file_contains_no_secrets() -> None:
     assert stat.S_IMODE(get_tokens_path().parent.stat().st_mode) == 0o700
 
 
-def test_a_token_is_found_by_its_secret_alone() -> None:
+def test_a_token_is_found_only_by_its_secret() -> None:
     made = issue_token(["read"])
     tokens = TokenStore()
     tokens.add(made.token)
@@ -86,7 +86,7 @@ def test_concurrent_token_changes_are_all_kept() -> None:
     assert set(TokenStore().read_stored()) == set(added)
 
 
-def test_a_servers_own_token_is_in_no_file() -> None:
+def test_the_token_of_a_server_is_not_stored() -> None:
     made = issue_token(["read"])
 
     assert TokenStore([made.token]).find(made.secret) == made.token
@@ -99,7 +99,7 @@ def test_revoking_an_unknown_token_is_an_error() -> None:
         TokenStore().revoke("nothing")
 
 
-def test_a_file_that_does_not_tell_is_an_error_and_not_no_tokens() -> None:
+def test_an_unreadable_tokens_file_is_an_error() -> None:
     get_tokens_path().parent.mkdir(parents=True)
     get_tokens_path().write_bytes(b"{")
 
@@ -133,7 +133,7 @@ def test_a_token_sees_its_projects_and_their_subfolders(cwd: str, sees: bool) ->
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_the_file_of_tokens_and_its_folder_are_the_users_alone_whatever_the_umask(umask: int) -> None:
+def test_the_tokens_file_and_its_folder_are_private_with_any_umask(umask: int) -> None:
     before = os.umask(umask)
     try:
         TokenStore().add(issue_token(["read"]).token)

@@ -76,9 +76,7 @@ async def test_a_tree_row_has_all_fields(env: ServerEnv, client: httpx.AsyncClie
     }
 
 
-async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_pages_of_a_growing_tree_are_consistent_or_refused(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = create_session(env)
     path = f"/api/sessions/{id}/tree"
     before = (await client.get(path, params={"limit": 2000})).json()["entries"]
@@ -131,7 +129,7 @@ async def test_a_path_is_read_from_both_ends(env: ServerEnv, client: httpx.Async
     assert whole["entries"][-1]["text"] == "other 14"
 
 
-async def test_a_path_is_read_from_any_entry_of_it(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_a_path_can_be_read_from_any_of_its_entries(env: ServerEnv, client: httpx.AsyncClient) -> None:
     path = f"/api/sessions/{create_session(env)}/path"
     whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
     end = whole["entries"][-1]["id"]
@@ -190,7 +188,7 @@ async def test_a_path_marks_failed_tools_and_commands(env: ServerEnv, client: ht
     assert [row.get("failed") for row in rows[-5:]] == [True, None, True, None, True]
 
 
-async def test_nothing_in_the_html_of_a_session_can_act(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_the_html_of_a_session_has_no_active_content(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     said = '<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1)) <b onclick="x">b</b>'
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": said})
@@ -223,9 +221,7 @@ async def test_the_context_is_returned_with_an_explanation(env: ServerEnv, clien
     assert [item["reaches"] for item in why["explanation"]] == [False, True]
 
 
-async def test_branches_differences_and_comparisons_are_as_the_commands_tell_them(
-    env: ServerEnv, client: httpx.AsyncClient
-) -> None:
+async def test_branches_diffs_and_comparisons_match_the_commands(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = create_session(env)
 
     branches = (await client.get(f"/api/sessions/{id}/branches")).json()
@@ -275,7 +271,7 @@ async def test_an_entry_is_written_at_the_head_of_a_branch(env: ServerEnv, clien
         ({"role": "user", "text": "x", "branch": "nothing"}, 404),
     ],
 )
-async def test_an_entry_that_makes_no_sense_is_not_written(
+async def test_an_invalid_entry_is_not_written(
     env: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
 ) -> None:
     id = env.create_session()

@@ -79,9 +79,7 @@ def test_without_a_sandbox_no_token_for_a_project_can_run_agents(no_sandbox: Non
     assert auth.issue_token(["run"]).token.projects is None
 
 
-async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_one(
-    no_sandbox: None, tmp_path: Path
-) -> None:
+async def test_without_a_sandbox_a_run_with_a_project_token_is_refused(no_sandbox: None, tmp_path: Path) -> None:
     env = ServerEnv(tmp_path, "No.")
     session = env.create_session()
 
@@ -105,7 +103,7 @@ async def test_without_a_sandbox_a_token_for_everything_runs_agents(no_sandbox: 
         assert (await send_prompt(client, env.create_session())).status_code == 202
 
 
-async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sandbox: None, tmp_path: Path) -> None:
+async def test_agents_of_a_project_token_cannot_read_secrets(sandbox: None, tmp_path: Path) -> None:
     secrets = os.path.join(get_home(), auth.TOKENS_FILE)
     calls = [
         ToolCall("c1", "bash", {"command": f"cat {secrets} {get_home()}/*; cat /proc/{os.getpid()}/environ; pwd"}),
@@ -133,7 +131,7 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
     assert (env.project / "made.txt").read_text() == "x"
 
 
-async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandbox: None, tmp_path: Path) -> None:
+async def test_agents_of_a_project_token_have_no_extension_tools(sandbox: None, tmp_path: Path) -> None:
     extensions = Path(get_home(), "extensions")
     extensions.mkdir(0o700, parents=True, exist_ok=True)
     (extensions / "peek.py").write_text(

@@ -21,13 +21,13 @@ from sessiontree.core.heads import SKIP_LIMIT
 from sessiontree.format.codec import WIRE
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.session import Session
-from sessiontree.session.writer import RECORD_INTERVAL, EntryBuilder, NewEntry
+from sessiontree.session.writer import RECORD_INTERVAL, EntryBuilder, Item
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
-from tests.builders import nested
-from tests.shapes import content_of, lines_of
+from tests.builders import nest_lists
+from tests.shapes import build_content, build_lines
 from tests.simulation import Simulation
 
 steps = some.lists(some.tuples(some.integers(0, 99), some.integers(0, 99), some.integers(0, 99)), max_size=40)
@@ -203,8 +203,8 @@ def test_a_compaction_carries_the_system_messages_it_removes(session: Session) -
         (st.Compaction(summary="s", first_kept="nope"), st.InvalidOperation),
         (st.BranchPoint(name="b"), st.InvalidOperation),
         (st.Custom(custom_type="sessiontree.head", data={}), st.InvalidOperation),
-        (st.Custom(custom_type="x", data=nested(NESTING_LIMIT)), st.InvalidOperation),
-        (st.Message({"role": "user", "content": nested(990)}), st.InvalidOperation),
+        (st.Custom(custom_type="x", data=nest_lists(NESTING_LIMIT)), st.InvalidOperation),
+        (st.Message({"role": "user", "content": nest_lists(990)}), st.InvalidOperation),
     ],
 )
 def test_invalid_entries_are_refused_and_nothing_is_written(session, body, error) -> None:
@@ -358,7 +358,7 @@ def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None
         session.rename_branch("c", "main")
 
 
-def test_an_archived_branch_is_hidden_kept_and_comes_back(session: Session) -> None:
+def test_an_archived_branch_is_hidden_and_can_be_restored(session: Session) -> None:
     append_texts(session, "one")
     session.create_branch("b")
     session.switch("main")
@@ -388,7 +388,7 @@ def test_handles_of_one_name_share_the_head(session: Session) -> None:
 def test_navigation_survives_reopening(session: Session) -> None:
     _, answer, *_ = append_texts(session, "one", "two", "three", "four")
 
-    session.navigate(answer)
+    session.navigate_sync(answer)
 
     assert reopen(session).head.leaf == answer
     assert read_texts(reopen(session).head) == ["one", "two"]
@@ -397,7 +397,7 @@ def test_navigation_survives_reopening(session: Session) -> None:
 def test_selecting_a_user_message_returns_its_text(session: Session) -> None:
     _, answer, question, _ = append_texts(session, "one", "two", "three", "four")
 
-    plan = session.navigate(question)
+    plan = session.navigate_sync(question)
 
     assert plan.editor_text == "three"
     assert session.head.leaf == answer
@@ -406,7 +406,7 @@ def test_selecting_a_user_message_returns_its_text(session: Session) -> None:
 def test_selecting_the_first_message_moves_before_the_first_entry(session: Session) -> None:
     first, *_ = append_texts(session, "one", "two")
 
-    plan = session.navigate(first)
+    plan = session.navigate_sync(first)
     again = session.append(st.user("afresh"))
 
     assert (plan.new_leaf, plan.editor_text) == (None, "one")
@@ -417,11 +417,11 @@ def test_selecting_the_first_message_moves_before_the_first_entry(session: Sessi
 def test_selecting_the_current_leaf_does_nothing_unless_it_is_a_user_message(session: Session) -> None:
     _, answer = append_texts(session, "one", "two")
     lines = session.read_lines()
-    assert session.navigate("HEAD").is_move is False
+    assert session.navigate_sync("HEAD").is_move is False
     assert session.read_lines() == lines
 
     question = session.append(st.user("three"))
-    plan = session.navigate("HEAD")
+    plan = session.navigate_sync("HEAD")
 
     assert plan.editor_text == "three"
     assert session.head.leaf == answer
@@ -442,7 +442,7 @@ def test_a_plan_changes_nothing(session: Session) -> None:
 
 def test_undo_reverts_one_move_at_a_time(session: Session) -> None:
     one, two, three, four = append_texts(session, "one", "two", "three", "four")
-    session.navigate(two)
+    session.navigate_sync(two)
     session.append(st.user("another way"))
     session.switch(one)
 
@@ -469,7 +469,7 @@ def test_undoing_a_switch_keeps_entries_appended_since(session: Session) -> None
 
 def test_head_at_n_is_the_nth_previous_place(session: Session) -> None:
     one, two, _, four = append_texts(session, "one", "two", "three", "four")
-    session.navigate(two)
+    session.navigate_sync(two)
     session.switch(one)
 
     assert [session.resolve_place(f"HEAD@{{{n}}}") for n in range(3)] == [one, two, four]
@@ -491,7 +491,7 @@ def test_switching_to_a_place_where_several_branches_are_is_refused(session: Ses
     append_texts(session, "one", "two", "three")
     for name in ("a", "b"):
         session.create_branch(name, at="main")
-        session.navigate("HEAD~2")
+        session.navigate_sync("HEAD~2")
     session.switch("main")
 
     with pytest.raises(st.InvalidOperation, match="a, b"):
@@ -507,7 +507,7 @@ def test_a_move_and_its_entries_are_written_together(session: Session) -> None:
 
     summary = st.BranchSummary(summary="left", abandoned_leaf=ids[3])
     written = session.move(
-        ids[1], [NewEntry(summary, id="5" * 16, extra={"why": 1}), st.Label(target="5" * 16, text="here")]
+        ids[1], [Item(summary, id="5" * 16, extra={"why": 1}), st.Label(target="5" * 16, text="here")]
     )
 
     assert written[0].id == session.head.leaf == "5" * 16
@@ -555,7 +555,7 @@ def test_a_label_that_looks_like_an_id_does_not_misdirect_a_move(session: Sessio
     ids = append_texts(session, "one", "two", "three", "four")
     session.label(ids[0], ids[1])
 
-    session.navigate(session.tree[ids[1]])
+    session.navigate_sync(session.tree[ids[1]])
 
     assert session.head.leaf == ids[1]
 
@@ -740,9 +740,9 @@ def test_append_at_head_retries_at_the_head_another_writer_moved_to() -> None:
     other = theirs.head.append(st.user("theirs"))
     heads: list[str | None] = []
 
-    def build() -> NewEntry:
+    def build() -> Item:
         heads.append(mine.head.leaf)
-        return NewEntry(st.user("mine"))
+        return Item(st.user("mine"))
 
     entry = mine.append_at_head(build, branch="main")
 
@@ -755,9 +755,9 @@ def test_append_at_head_gives_up_when_the_branch_moves_every_time(monkeypatch: p
     monkeypatch.setattr("sessiontree.session.writer.MAX_APPEND_ATTEMPTS", 3)
     attempts: list[str] = []
 
-    def build() -> NewEntry:
-        attempts.append(theirs.append_at_head(lambda: NewEntry(st.user("theirs"))).id)
-        return NewEntry(st.user("mine"))
+    def build() -> Item:
+        attempts.append(theirs.append_at_head(lambda: Item(st.user("theirs"))).id)
+        return Item(st.user("mine"))
 
     with pytest.raises(st.BranchMoved) as caught:
         mine.append_at_head(build)
@@ -781,10 +781,10 @@ def test_after_branch_moved_the_writer_can_continue_on_a_new_branch() -> None:
 
 def test_a_move_by_another_writer_is_not_overwritten() -> None:
     mine, theirs = two_writers()
-    theirs.navigate("HEAD~1")
+    theirs.navigate_sync("HEAD~1")
 
     with pytest.raises(st.BranchMoved):
-        mine.navigate("root")
+        mine.navigate_sync("root")
 
     assert mine.head.leaf == theirs.head.leaf
 
@@ -896,11 +896,11 @@ def test_the_expected_head_is_checked_for_labels_too() -> None:
 
 @pytest.mark.parametrize("ids", [("a", "a"), ("known",), ("",), (5,)])
 def test_existing_and_invalid_ids_are_refused(session: Session, ids) -> None:
-    session.extend([NewEntry(st.user("one"), None, "known")])
+    session.extend([Item(st.user("one"), None, "known")])
     before = session.read_lines()
 
     with pytest.raises(st.InvalidOperation):
-        session.extend([NewEntry(st.user("two"), None, id) for id in ids])
+        session.extend([Item(st.user("two"), None, id) for id in ids])
 
     assert session.read_lines() == before
 
@@ -911,7 +911,7 @@ def test_a_head_record_does_not_revert_what_others_appended() -> None:
     theirs.refresh()
     grown = theirs.append(st.assistant("more"), branch="agent")
 
-    mine.navigate("HEAD~1")
+    mine.navigate_sync("HEAD~1")
 
     assert agent.leaf == grown.id
 
@@ -963,7 +963,7 @@ def test_a_newer_version_opens_read_only(tmp_path: Path) -> None:
     for write in (
         lambda: session.append(st.user("x")),
         lambda: session.create_branch("b"),
-        lambda: session.navigate("root"),
+        lambda: session.navigate_sync("root"),
     ):
         with pytest.raises(st.ReadOnly, match="version 4"):
             write()
@@ -1030,7 +1030,7 @@ def test_a_head_lost_by_damage_is_reported_and_can_be_left() -> None:
         session.head.path()
     assert session.branches[0].entry_count == 0
 
-    session.navigate(one)
+    session.navigate_sync(one)
     session.switch(one)
 
     assert session.problems == []
@@ -1097,7 +1097,7 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
     assert session.branch("agent").leaf != "p"
 
 
-def test_a_line_that_starts_like_a_message_but_is_not_json_is_no_head(tmp_path: Path) -> None:
+def test_a_line_that_starts_like_a_message_but_is_not_json_is_not_a_head(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
         [one] = append_texts(session, "one")
@@ -1514,7 +1514,7 @@ def test_entries_a_signal_handler_writes_while_a_batch_is_built_are_kept(
     session.create_branch("side", current=False)
     written: list[str] = []
 
-    def interrupted(real: Callable[..., object]) -> Callable[..., object]:
+    def interrupt_after(real: Callable[..., object]) -> Callable[..., object]:
         def draft(*given: object, **named: object) -> object:
             drafted = real(*given, **named)
             if not written:
@@ -1525,7 +1525,7 @@ def test_entries_a_signal_handler_writes_while_a_batch_is_built_are_kept(
         return draft
 
     for name in ("build_message", "build_chain", "build_head_record"):
-        monkeypatch.setattr(EntryBuilder, name, interrupted(getattr(EntryBuilder, name)))
+        monkeypatch.setattr(EntryBuilder, name, interrupt_after(getattr(EntryBuilder, name)))
     if how == "archive":
         session.archive_branch("side")
     else:
@@ -1774,13 +1774,13 @@ def test_a_write_interrupted_after_its_last_byte_is_not_rolled_back(
     follower = st.open(file)
     write = os.write
 
-    def interrupted(fd: int, data: bytes) -> int:
+    def interrupt_after(fd: int, data: bytes) -> int:
         write(fd, data)
         follower.refresh()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(jsonl, "write", interrupted)
+        patch.setattr(jsonl, "write", interrupt_after)
         with pytest.raises(KeyboardInterrupt):
             writer.append(st.user("two"))
 
@@ -1808,22 +1808,22 @@ def test_lines_that_version_0_1_rolls_back_by_truncating_are_dropped(tmp_path: P
 
 def test_streamed_lines_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
-    file.write_bytes(content_of("comb", 20) + b'{"type":"message","id":"torn')
+    file.write_bytes(build_content("comb", 20) + b'{"type":"message","id":"torn')
     session = st.open(file)
 
     streamed = list(session.stream_lines())
 
     assert session._state is None
-    assert streamed == session.read_lines() == lines_of("comb", 20)
+    assert streamed == session.read_lines() == build_lines("comb", 20)
 
 
 def test_a_last_line_without_its_newline_is_streamed_and_a_deleted_file_too(tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
-    file.write_bytes(content_of("comb", 20).removesuffix(b"\n"))
+    file.write_bytes(build_content("comb", 20).removesuffix(b"\n"))
     session = st.open(file)
 
-    assert list(session.stream_lines()) == session.read_lines() == lines_of("comb", 20)
+    assert list(session.stream_lines()) == session.read_lines() == build_lines("comb", 20)
 
     file.unlink()
 
-    assert list(session.stream_lines()) == lines_of("comb", 20)
+    assert list(session.stream_lines()) == build_lines("comb", 20)

@@ -11,7 +11,7 @@ from sessiontree.format.session_reader import SessionReader
 from sessiontree.session import Session
 from sessiontree.session.state import SessionState
 from sessiontree.store.memory import MemoryStore
-from tests.builders import entry, header, work
+from tests.builders import count_calls, entry, header
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 
@@ -87,7 +87,7 @@ def test_a_branch_with_an_unreadable_head_does_not_slow_down_appends(lines: list
         follower = load(store)
         assert follower.heads.heads["side"] == "a"
         store.append(lines, after=store.read_end().cursor)
-        return work(lambda: follow(follower))
+        return count_calls(lambda: follow(follower))
 
     assert calls(500) == calls(50)
 
@@ -116,7 +116,7 @@ def test_moving_to_an_unreadable_line_gives_the_same_head_as_reopening() -> None
     store = stored(BROKEN % b"b")
     session = Session(store)
 
-    session.navigate("b")
+    session.navigate_sync("b")
 
     assert session.heads.heads == load(store).heads.heads == {"main": "a"}
 

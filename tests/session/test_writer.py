@@ -13,7 +13,7 @@ from sessiontree.session.writer import (
     RECORD_INTERVAL,
     EntryBatch,
     EntryBuilder,
-    NewEntry,
+    Item,
     find_write_parent,
     generate_id,
     has_branch_move,
@@ -111,7 +111,7 @@ def test_a_forked_process_generates_other_ids() -> None:
 
 
 def test_a_new_entry_can_have_an_id_and_further_fields(draft: EntryBuilder, loaded: SessionState) -> None:
-    (entry,) = entries_of(draft.build_chain(loaded, [NewEntry(HELLO, {"copiedFrom": "x"}, "mine")], None, "main"))
+    (entry,) = entries_of(draft.build_chain(loaded, [Item(HELLO, {"copiedFrom": "x"}, "mine")], None, "main"))
 
     assert (entry.id, read_object(entry.raw)["copiedFrom"]) == ("mine", "x")
 
@@ -139,11 +139,11 @@ def test_annotations_before_the_first_real_entry_form_its_chain(draft: EntryBuil
     [
         ([HELLO], True),
         ([SessionInfo("A name"), HELLO], True),
-        ([NewEntry(Custom(custom_type="mine"))], True),
+        ([Item(Custom(custom_type="mine"))], True),
         ([SessionInfo("A name"), Label(target="a"), Usage(kind="title")], False),
-        ([NewEntry(Custom(custom_type="session_exit"))], False),
+        ([Item(Custom(custom_type="session_exit"))], False),
         ([], False),
     ],
 )
-def test_annotations_move_no_branch(items: list[Body | NewEntry], expected: bool) -> None:
+def test_annotations_move_no_branch(items: list[Body | Item], expected: bool) -> None:
     assert has_branch_move(items) is expected

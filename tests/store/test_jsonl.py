@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_and_folders_are_for_this_user_alone_whatever_the_umask(path: Path, umask: int) -> None:
+def test_files_and_folders_are_private_with_any_umask(path: Path, umask: int) -> None:
     old = os.umask(umask)
     try:
         store = JsonlStore(str(path))

@@ -1,7 +1,5 @@
 """A lock file stays open between appends, and excludes other processes and threads."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal
@@ -13,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.errors import StoreError
-from sessiontree.store.lock import FileLock
+from sessiontree.errors import LockTimeout, StoreError
+from sessiontree.store.lock import FileLock, LockWait
 
 
 def test_a_forked_process_and_its_parent_exclude_each_other(tmp_path: Path) -> None:
@@ -216,3 +214,42 @@ def test_threads_that_check_at_once_all_see_the_other_holder(tmp_path: Path) -> 
         assert None not in seen
     assert lock.find_other_holder() is None
     lock.close()
+
+
+# Waiting for a lock that another process holds
+
+
+def test_a_lock_that_is_free_only_briefly_is_tried_often(tmp_path: Path) -> None:
+    path = tmp_path / "s.lock"
+    pauses: list[tuple[float, float]] = []
+
+    def wait(fd: int) -> None:
+        begun = time.monotonic()
+        for pause in LockWait(fd, str(path), 0.5):
+            pauses.append((time.monotonic() - begun, pause))
+            time.sleep(pause)
+
+    with path.open("w") as holder, path.open("w") as waiter:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with pytest.raises(LockTimeout):
+            wait(waiter.fileno())
+
+    # A writer that appends all the time leaves the lock free for 1 % of the time or less.
+    assert all(pause <= max(0.001, waited / 1000) for waited, pause in pauses)
+
+
+def test_a_short_wait_reads_no_configuration(tmp_path: Path) -> None:
+    asked: list[float] = []
+
+    def look_up() -> float:
+        asked.append(30.0)
+        return 30.0
+
+    with (tmp_path / "s.lock").open("w") as file:
+        pauses = iter(LockWait(file.fileno(), file.name, get_limit=look_up))
+        next(pauses)
+
+        assert asked == []
+        time.sleep(0.02)
+        next(pauses)
+        assert asked == [30.0]

@@ -794,7 +794,7 @@ def test_a_waiter_is_woken_when_another_writer_appends(database: str, monkeypatc
 
 def test_without_notifications_a_waiter_polls(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.store.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("sessiontree.store.postgres.change_listener.CHANNEL", "elsewhere")
+    monkeypatch.setattr("sessiontree.store.postgres.connection.CHANNEL", "elsewhere")
     store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
     end = store.create([b"header"])
 

@@ -97,7 +97,7 @@ class CallGate:
 
     async def wait_for_calls(self, calls: int) -> None:
         """Wait until so many calls have been made."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while self.calls < calls:
                 self._called.clear()
                 await self._called.wait()

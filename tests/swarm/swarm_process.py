@@ -17,7 +17,7 @@ from sessiontree.model.base import Request
 from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.swarm.journal import list_swarms
-from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.records import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 
 

@@ -20,8 +20,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
-from sessiontree.swarm.agent_runner import MAX_DELAY, compute_retry_delay, has_final_answer, is_retryable
-from sessiontree.swarm.executor import SwarmJob
+from sessiontree.swarm.agent_runner import MAX_DELAY, SwarmJob, compute_retry_delay, has_final_answer, is_retryable
 from sessiontree.swarm.records import CompleteAction, build_action_body
 from sessiontree.swarm.swarm import Swarm
 from tests.store.test_files import limit_file_size

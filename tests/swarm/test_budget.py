@@ -16,10 +16,10 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelInfo, Request
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage
 from sessiontree.session import Session
+from sessiontree.swarm.agent_runner import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.budget import Budget, LimitUsage, Spending
 from sessiontree.swarm.events import BudgetEvent
-from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
-from sessiontree.swarm.status import AgentSpec
+from sessiontree.swarm.records import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import CallGate, build_model, list_records
 from tests.swarm.simulated_world import START, CrashingStore, InstantLoop, build_id_generator, open_session
@@ -87,7 +87,7 @@ async def test_each_budget_level_is_reported_once_and_the_last_pauses_the_swarm(
 
     status = await swarm.run()
 
-    assert (status.status, status.reason) == ("paused", "the budget is used up: cost 1 of 1")
+    assert (status.status, status.reason) == ("paused", "the budget is used up: $1.0000 of $1.0000")
     assert (status.cost, status.budget_used) == (1.0, 1.0)
     levels = [event for event in swarm.events.read(types=["budget"]) if isinstance(event, BudgetEvent)]
     assert [(event.level, event.used, event.scope) for event in levels] == [

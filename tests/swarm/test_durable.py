@@ -28,6 +28,7 @@ from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
+from sessiontree.swarm.agent_runner import SwarmJob
 from sessiontree.swarm.durable.database import (
     JobReport,
     JobRequest,
@@ -38,12 +39,11 @@ from sessiontree.swarm.durable.database import (
     encode,
 )
 from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
-from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.durable.worker import DurableWorker
+from sessiontree.swarm.durable.worker_roster import Roster
 from sessiontree.swarm.events import EventLog, build_spool_path
-from sessiontree.swarm.executor import SwarmJob
 from sessiontree.swarm.journal import list_swarms
-from sessiontree.swarm.status import AgentSpec, SwarmStatus
+from sessiontree.swarm.records import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.model.fake_server import Answer, FakeServer, calls, slow
 from tests.postgres import Server as PostgresServer
@@ -362,6 +362,30 @@ async def test_two_workers_share_a_database_and_one_resumes_the_jobs_of_the_othe
         for agent in status.agents:
             told = [event.type for event in log.read(agent=agent.id)]
             assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
+
+
+async def test_events_of_a_worker_that_writes_before_the_swarm_waits_for_it_are_relayed(
+    home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = server.new_database()
+    monkeypatch.setenv("SESSIONTREE_STORE", address)
+    submit = DurableExecutor._submit
+
+    with serve_model(home, lambda body: "Done.") as model, st.create(cwd=tmp_path) as session:
+
+        async def submit_and_wait_for_the_first_request(executor: DurableExecutor, *args: Any) -> str:
+            id = await submit(executor, *args)
+            await wait_until(lambda: bool(model.requests))
+            await asyncio.to_thread(session.refresh)
+            return id
+
+        monkeypatch.setattr(DurableExecutor, "_submit", submit_and_wait_for_the_first_request)
+        session.append(st.user("Hello"))
+        workers.start(SESSIONTREE_HOME=str(copy_home(home, "one")), SESSIONTREE_STORE=create_worker_role(address))
+        status = await run_swarm(session, agents=1)
+        (agent,) = status.agents
+        events = [event.type for event in EventLog(build_spool_path(status.id)).read(agent=agent.id)]
+        assert events == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
 
 
 async def test_a_worker_that_is_stopped_hands_over_its_jobs_between_two_calls(

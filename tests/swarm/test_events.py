@@ -109,7 +109,7 @@ async def test_follow_yields_old_and_new_events_once_and_in_order(log: EventLog)
         await asyncio.sleep(0)
     EventLog(log.path).append(SwarmTextDelta(delta="another writer"))
     fill(log, 2)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await following
 
     assert seen == [3, 4, 5, 6, 7, 8]

@@ -25,7 +25,8 @@ from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address
-from sessiontree.swarm.experiment.experiment import Arm, Experiment, find_plan, run_experiment
+from sessiontree.swarm.experiment.experiment import Arm, Experiment, find_plan
+from sessiontree.swarm.experiment.experiment import experiment as run_experiment
 from sessiontree.swarm.experiment.results import ExperimentLog
 from sessiontree.swarm.lease import Lease, build_lease_path, is_leased, open_lease
 
@@ -110,7 +111,7 @@ async def test_a_fork_resumes_an_experiment_while_another_process_runs_the_origi
     arms = [Arm(name="a", prompt="one"), Arm(name="b", prompt="two")]
     model = ScriptedModel(["Yes."] * 2)
     made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
-    forked = st.fork(session, whole=True)
+    forked = session.fork(whole=True)
     hold = open_lease(session, made.id)
     assert hold.acquire()
 

@@ -21,6 +21,7 @@ from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.journal import SwarmJournal, list_swarms
 from sessiontree.swarm.records import (
     SWARM_RECORD_TYPE,
+    AgentSpec,
     CancelledRecord,
     CompletedRecord,
     CreatedRecord,
@@ -34,7 +35,6 @@ from sessiontree.swarm.records import (
     read_record,
 )
 from sessiontree.swarm.replay import SwarmTracker
-from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import CallGate, build_model
 
@@ -271,7 +271,7 @@ async def test_records_are_appended_after_entries_of_other_writers(tmp_path: Any
 async def test_a_fork_copies_messages_but_no_swarms(session: Session, whole: bool) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
-    forked = st.fork(session, at="crowd", whole=whole)
+    forked = session.fork(at="crowd", whole=whole)
 
     assert "sessiontree.swarm" in {entry.custom_type for entry in forked.tree.entries}
     assert list_swarms(forked) == []

@@ -15,14 +15,14 @@ import pytest
 import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
-from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import extract_text, get_role, is_failed_turn
+from sessiontree.core.plan import get_merge_sources
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.journal import list_swarms
+from sessiontree.swarm.records import END_STATES, SwarmStatus
 from sessiontree.swarm.scheduler import Scheduler
-from sessiontree.swarm.status import END_STATES, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.simulated_world import (
     COST,

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import ToolCall
+from sessiontree.core.plan import get_merge_sources
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelError, Request
 from sessiontree.session import Session
+from sessiontree.swarm.records import AgentSpec
 from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
-from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import build_model, list_actions, list_messages, read_all_messages, read_last_message
@@ -24,11 +24,11 @@ AUTH = ModelError("scripted:scripted", "auth", "no key")
 # parallel
 
 
-async def test_parallel_agents_do_the_task_at_the_same_time_each_on_a_branch_of_its_own(session: Session) -> None:
+async def test_parallel_agents_run_concurrently_on_separate_branches(session: Session) -> None:
     both = asyncio.Barrier(2)
 
     async def meet(request: Request) -> str:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await both.wait()
         return "Met."
 

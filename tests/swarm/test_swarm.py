@@ -19,11 +19,11 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
+from sessiontree.swarm.agent_runner import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.journal import list_swarms
+from sessiontree.swarm.records import AgentSpec, SwarmStatus
 from sessiontree.swarm.scheduler import Scheduler
-from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import (
     CallGate,
@@ -427,6 +427,29 @@ async def test_an_agent_in_another_process_cannot_be_steered(tmp_path: Path) -> 
             await beside.steer("worker-1", "Use blue")
 
 
+async def test_leaving_the_block_of_a_swarm_stops_it_here_and_leaves_no_task(session: Session) -> None:
+    gate = CallGate()
+    async with Swarm(session, "crowd", "Do it", agents=1, model=build_model(gate)) as swarm:
+        await swarm.start()
+        await gate.wait_for_calls(1)
+
+    assert not swarm.is_running
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert swarm.status().status == "running"  # another process can resume it
+
+
+async def test_functions_are_tools_of_a_swarm(session: Session) -> None:
+    def look(path: str) -> str:
+        """Look at a file."""
+        return path
+
+    model = ScriptedModel(["Done."])
+    status = await Swarm(session, "crowd", "Do it", agents=1, model=model, tools=[look]).run()
+
+    assert status.status == "completed"
+    assert [tool.name for tool in model.requests[0].tools] == ["look"]
+
+
 async def test_a_steering_message_to_a_waiting_agent_arrives_on_resume(session: Session) -> None:
     doors = CallGate()
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
@@ -763,7 +786,7 @@ async def test_a_fork_of_the_session_is_recorded(session: Session) -> None:
     assert (swarm.id, "fork") in list_actions(session)
 
 
-async def test_without_branching_there_are_no_branches_but_those_of_agents(session: Session) -> None:
+async def test_without_branching_only_agents_have_branches(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=2, model=build_model(), enable_branching=False)
     status = await swarm.run()
 

@@ -24,7 +24,7 @@ import sessiontree.swarm.durable.worker  # noqa: F401
 from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message
 from sessiontree.core.messages import get_role
-from sessiontree.session import NewEntry
+from sessiontree.session import Item
 from sessiontree.store.lock import get_lock_path
 from sessiontree.swarm.durable.exactly_once import IdempotentSession
 from tests.swarm import network_island as island
@@ -56,7 +56,7 @@ def send_signal_at(when: str, number: int, signal: int) -> None:
         nonlocal written
         items = list(bodies)
         for item in items:
-            body = item.body if isinstance(item, NewEntry) else item
+            body = item.body if isinstance(item, Item) else item
             written += isinstance(body, Message) and get_role(body.message) == "assistant"
         if written == number and when == "before":
             send_signal(self, signal)

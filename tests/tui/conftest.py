@@ -73,7 +73,7 @@ class Driver:
     def screen(self) -> str:
         """The screen as text."""
         strips = self.app.screen._compositor.render_strips(self.app.size)
-        return "\n".join(strip.text.rstrip() for strip in strips)
+        return "\n".join(strip.text.replace("\xa0", " ").rstrip() for strip in strips)
 
     async def wait_until(self, condition: Callable[[], T]) -> T:
         """Wait until `condition` returns a true value and return it. Fail with the screen after a timeout."""
@@ -110,7 +110,11 @@ class Driver:
     async def wait_until_idle(self) -> None:
         """Wait until nothing is running."""
         await self.wait_until(
-            lambda: self.app.controller is not None and not self.app.controller.is_running and not self.chat._activity
+            lambda: (
+                self.app.controller is not None
+                and not self.app.controller.is_running
+                and not self.chat.status_line.activity
+            )
         )
 
     async def submit_and_wait(self, text: str) -> None:

@@ -13,8 +13,8 @@ from sessiontree.errors import NotFound, StoreError
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
-from sessiontree.tui.services.drafts import DraftFile, EditorDraft
-from sessiontree.tui.services.other_processes import PresenceLock, is_session_open
+from sessiontree.tui.services.input import DraftFile, EditorDraft
+from sessiontree.tui.services.session_checks import PresenceLock, is_session_open
 
 from .conftest import NoModels, Running, ScriptedModels
 
@@ -58,7 +58,7 @@ async def test_the_abandoned_branch_is_summarized(running: Running, talk: Sessio
         await app.press("up", "enter")
         await app.wait_for_text("Summarize the branch")
         await app.press("down", "enter")
-        await app.wait_for_text("◆ summary of an abandoned branch")
+        await app.wait_for_text("◆ Branch summary")
 
         assert app.editor.text == "second question"
         assert talk.tree[talk.heads.leaf or ""].type == "branch_summary"
@@ -74,7 +74,7 @@ async def test_a_failed_summary_changes_nothing(running: Running, talk: Session)
 
         assert talk.heads.leaf == before
         assert app.editor.text == ""
-        assert not app.chat._activity
+        assert not app.chat.status_line.activity
 
 
 async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None:
@@ -171,9 +171,9 @@ async def test_missing_arguments_are_asked_for(running: Running, talk: Session) 
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
         await app.submit("/merge")
-        assert await app.wait_for_text("/merge: branch?", "other")
+        assert await app.wait_for_text("/merge BRANCH", "other")
         await app.press("enter")
-        assert await app.wait_for_text("other is merged", "merged from another branch")
+        assert await app.wait_for_text("other is merged", "◆ Merge")
 
 
 async def test_a_command_is_cancelled_if_its_argument_is_not_given(running: Running, talk: Session) -> None:
@@ -225,7 +225,7 @@ async def test_a_shell_command_stays_visible_when_an_entry_is_labeled(running: R
 
 async def test_the_tree_shows_the_question_of_the_command(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
-        for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):
+        for line, asked in (("/fork", "Fork from which entry?"), ("/cherry-pick", "/cherry-pick PLACE")):
             await app.submit(line)
             assert "Enter choose · Esc close" in await app.wait_for_text(asked)
             await app.press("escape")
@@ -241,7 +241,7 @@ async def test_a_session_with_a_deleted_file_can_be_forked(running: Running, tal
         assert sum("deleted the session file" in block for block in app.blocks) == 1
         app.editor.clear_text()
         await app.submit("/fork HEAD")
-        await app.wait_for_text("In new session")
+        await app.wait_for_text("Forked to session")
         await app.submit_and_wait("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
@@ -282,9 +282,9 @@ async def test_fork_opens_a_new_session_at_the_entry_chosen_in_the_tree(running:
 async def test_pop_returns_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
     async with running("In short.", session=talk) as app:
         await app.submit("/pop")
-        await app.wait_for_text("Which message to return to", "second question", "first question")
+        await app.wait_for_text("Go back to which message?", "second question", "first question")
         await app.press("enter")
-        await app.wait_for_text("◆ summary of an abandoned branch")
+        await app.wait_for_text("◆ Branch summary")
         assert app.editor.text == "second question"
 
 
@@ -469,7 +469,7 @@ async def test_escape_at_the_shared_session_question_returns_to_the_picker(runni
 async def test_the_current_session_can_be_reopened(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         await app.submit(f"/resume {talk.id}")
-        await app.wait_for_text("In session")
+        await app.wait_for_text("Opened session")
         assert is_session_open(talk.location)
         other = PresenceLock(talk)
         await app.submit(f"/resume {talk.id}")
@@ -485,7 +485,7 @@ async def test_switching_sessions_moves_the_presence_lock(running: Running, talk
     async with running(session=st.open(talk.file)) as app:
         assert is_session_open(talk.location)
         await app.submit("/clone")
-        await app.wait_for_text("In new session")
+        await app.wait_for_text("Forked to session")
         assert (is_session_open(talk.location), is_session_open(app.app.controller.session.location)) == (False, True)
 
 
@@ -619,3 +619,13 @@ async def test_the_user_is_asked_to_trust_a_project_at_startup(running: Running,
         assert not Path("ran").exists()
         await app.press("y")
         await app.wait_until(Path("ran").exists)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "command.md"
+
+
+async def test_every_command_of_the_app_is_documented(running: Running) -> None:
+    text = PAGE.read_text()
+
+    async with running() as app:
+        assert [command.name for command in app.app.controller.commands if f"`/{command.name}" not in text] == []

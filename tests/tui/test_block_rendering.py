@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sessiontree.tui.theme import DARK, LIGHT, build_styles
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.markdown import split_pieces
-from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock, format_call
+from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
 
 RENDERER = BlockRenderer(build_styles(DARK))
 HOSTILE = "\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r\x08\x7f"
@@ -187,24 +187,6 @@ def test_both_themes_render_the_same_text() -> None:
     words = [strip.text for strip in RENDERER.render(block, 40, False)]
 
     assert [strip.text for strip in BlockRenderer(build_styles(LIGHT)).render(block, 40, False)] == words
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "line"),
-    [
-        ("bash", {"command": "ls -l"}, "$ ls -l"),
-        ("read", {"path": "a.py", "offset": 10}, "read a.py offset=10"),
-        ("edit", {"path": "a.py", "old_text": "x", "new_text": "y"}, "edit a.py"),
-        ("write", {"path": "a.py", "content": "one"}, "write a.py, 1 line"),
-        ("write", {"path": "a.py", "content": "one\ntwo\n"}, "write a.py, 2 lines"),
-        ("write", {"path": "a.py", "content": ""}, "write a.py, empty"),
-        ("grep", {"pattern": "def", "path": "src"}, "grep src pattern=def"),
-        ("odd", "no object", "odd"),
-        ("odd", {}, "odd"),
-    ],
-)
-def test_a_call_is_formatted_as_one_line(name: str, arguments: object, line: str) -> None:
-    assert format_call(name, arguments) == line
 
 
 def test_a_call_without_a_result_is_marked() -> None:

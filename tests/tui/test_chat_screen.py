@@ -27,7 +27,7 @@ from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
 from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
-from sessiontree.tui.services.drafts import DraftFile, EditorDraft
+from sessiontree.tui.services.input import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
 from tests.store.test_files import limit_file_size
 
@@ -419,7 +419,7 @@ async def test_a_prompt_at_the_end_of_a_run_is_sent_after_it(running: Running) -
     async with running("One.", "Two.") as app:
         off = app.app.controller.hooks.on("run_end", hold)
         await app.submit("First")
-        await asyncio.wait_for(ends.wait(), 10)
+        await asyncio.wait_for(ends.wait(), 20)
         off()
         await app.submit("Second")
         await app.wait_for_text("⋯ Second")
@@ -448,15 +448,19 @@ async def test_the_queue_of_a_session_is_not_shown_or_saved_in_another(running: 
 async def test_the_model_sees_a_shell_command_with_one_exclamation_mark(running: Running) -> None:
     async with running("Seen.") as app:
         await app.submit("!echo seen")
-        await app.wait_until(lambda: any("! echo seen" in block for block in app.blocks) and not app.chat._activity)
+        await app.wait_until(
+            lambda: any("! echo seen" in block for block in app.blocks) and not app.chat.status_line.activity
+        )
         await app.submit("!!echo secret")
-        await app.wait_until(lambda: any("secret" in block for block in app.blocks) and not app.chat._activity)
+        await app.wait_until(
+            lambda: any("secret" in block for block in app.blocks) and not app.chat.status_line.activity
+        )
         await app.submit_and_wait("What did I run?")
 
         sent = str(app.model.requests[-1].messages)
         assert "echo seen" in sent
         assert "secret" not in sent
-        await app.wait_for_text("! echo secret (hidden from the model)")
+        await app.wait_for_text("! echo secret (not sent to the model)")
 
 
 async def test_a_shell_command_runs_without_a_model_and_can_be_aborted(running: Running) -> None:
@@ -467,7 +471,7 @@ async def test_a_shell_command_runs_without_a_model_and_can_be_aborted(running: 
         await app.press("escape")
         await app.wait_until_idle()
         await app.submit("!echo again")
-        await app.wait_until(lambda: "tool: ! echo again" in app.blocks and not app.chat._activity)
+        await app.wait_until(lambda: "tool: ! echo again" in app.blocks and not app.chat.status_line.activity)
 
         ran = [entry.body.message for entry in app.app.controller.branch.path()]
         assert [(one["command"], one["cancelled"]) for one in ran] == [
@@ -538,7 +542,8 @@ async def test_output_of_a_shell_command_is_kept_on_exit(running: Running, leave
 
 
 @pytest.mark.parametrize(
-    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it started")]
+    ("go", "where"),
+    [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, below the entry where it started")],
 )
 async def test_a_shell_command_that_finishes_on_another_path_is_reported(
     running: Running, project: Path, go: str, where: str
@@ -678,13 +683,13 @@ async def test_prompts_keep_their_order_while_an_image_is_read(
     running: Running, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
-    read, images = threading.Event(), chat_screen._read_images
+    read, images = threading.Event(), chat_screen.read_mentioned_images
 
     def read_slowly(*given: object) -> object:
         assert read.wait(20)
         return images(*given)
 
-    monkeypatch.setattr(chat_screen, "_read_images", read_slowly)
+    monkeypatch.setattr(chat_screen, "read_mentioned_images", read_slowly)
     async with running("One.", "Two.") as app:
         await app.submit("first @dot.png ")
         await app.submit("second")
@@ -875,7 +880,7 @@ async def test_a_prompt_aborted_before_it_was_written_is_restored_to_the_editor(
     async with running("Never.") as app:
         app.app.controller.hooks.on("before_message", hang)
         await app.submit("Precious words")
-        await asyncio.wait_for(at_work.wait(), 5)
+        await asyncio.wait_for(at_work.wait(), 20)
 
         await app.press("escape")
         await app.wait_until_idle()
@@ -939,6 +944,6 @@ async def test_the_footer_counts_usage_of_all_branches_and_summaries(running: Ru
         session.append(st.assistant(f"answer {number}", usage={"input": 900, "output": 100, "cost": 0.01}))
     session.append(BranchSummary(summary="left", usage={"input": 1000, "output": 0, "cost": 0.5}), parent=None)
     async with running([ScriptedUsage({"input": 800, "output": 200, "cost": 0.25}), "Yes."], session=session) as app:
-        assert await app.wait_for_text("101k tokens · $1.5000")
+        assert await app.wait_for_text("101k tokens · $1.50")
         await app.submit_and_wait("and now?")
-        assert await app.wait_for_text("102k tokens · $1.7500")
+        assert await app.wait_for_text("102k tokens · $1.75")

@@ -38,7 +38,7 @@ def find_line(screen: str, words: str) -> str:
 async def test_branches_are_compared_in_columns_below_their_statistics(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/compare dict")
-        await app.wait_for_text("main, dict · ahead: dict (lowest cost)", "40 ms", "25 ms")
+        await app.wait_for_text("main, dict · winner: dict (lowest cost)", "40 ms", "25 ms")
         assert "1 entry · 0 tool calls" in find_line(app.screen, "4 entries · 1 tool call")
         assert "1k tokens · $0.0200" in find_line(app.screen, "500 tokens · $0.0100")
         assert "file shop.py" in app.screen
@@ -103,7 +103,7 @@ async def test_a_diff_starts_where_the_paths_diverge(running: Running, ways: Ses
 async def test_a_single_other_branch_is_compared_without_a_question(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/compare")
-        assert await app.wait_for_text("main, dict · ahead")
+        assert await app.wait_for_text("main, dict · winner")
 
 
 async def test_one_or_all_of_several_branches_can_be_chosen(running: Running, ways: Session) -> None:

@@ -9,8 +9,7 @@ from textual import events
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
-from sessiontree.tui.services.completion import find_mentions, rank_paths
-from sessiontree.tui.services.drafts import DraftFile, EditorDraft
+from sessiontree.tui.services.input import DraftFile, EditorDraft, find_mentions, rank_paths
 
 from .conftest import Running
 
@@ -89,7 +88,7 @@ async def test_enter_runs_the_typed_command_not_a_longer_one(running: Running) -
         await app.press(*"/branch")
         await app.wait_for_text("/branch-here")
         await app.press("enter")
-        await app.wait_for_text("/branch: from which entry?")
+        await app.wait_for_text("Fork from which entry?")
 
         assert list(session.heads.heads) == ["main"]
 

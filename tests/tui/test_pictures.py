@@ -172,7 +172,7 @@ async def test_the_tree_by_itself(size: tuple[int, int]) -> None:
 async def test_branches_side_by_side(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_two_branches(), size=size) as app:
         await app.submit("/compare main dict")
-        await app.wait_for_text("main, dict · ahead", "40 ms")
+        await app.wait_for_text("main, dict · winner", "40 ms")
         await check(app, "compare", size)
 
 
@@ -194,7 +194,7 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
     file.unlink()
     async with running(session=create_two_branches(file), size=size) as app:
         await app.submit("/search cache")
-        await app.wait_for_text("3 hits", "grows with every name")
+        await app.wait_for_text("3 matches", "grows with every name")
         await check(app, "search", size)
 
 
@@ -202,7 +202,7 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
 async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_shop(), size=size) as app:
         await app.press("f1")
-        await app.wait_for_text("Keys (change them under [keys]")
+        await app.wait_for_text("Keys · change them under [keys]")
         await check(app, "keys", size)
 
 
@@ -211,7 +211,7 @@ async def test_the_sessions(running: Running, project: Path, size: tuple[int, in
     with st.create("faster lookups", cwd="/home/ann/shop") as first:
         first.append(st.user("How do I make this faster?"))
         first.append(st.assistant("A cache, or a dict?"))
-        with st.fork(first, name="with a dict") as second:
+        with first.fork(name="with a dict") as second:
             second.append(st.user("Try a dict"))
             second.append(st.assistant("With a dict: 25 ms."))
     with st.create(cwd="/home/ann/shop") as third:

@@ -32,7 +32,7 @@ async def test_hits_are_shown_with_their_text(running: Running, talk: Session) -
     async with running(session=talk) as app:
         await app.submit("/search zebra")
         assert await app.wait_for_text(
-            "Search · 3 hits", "how many stripes does a zebra have?", "● talk · user · on stripes"
+            "Search · 3 matches", "how many stripes does a zebra have?", "● talk · user · on stripes"
         )
         assert await app.wait_for_text("other work · user · on main", "where do zebras live?")
 
@@ -40,7 +40,7 @@ async def test_hits_are_shown_with_their_text(running: Running, talk: Session) -
 async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_navigates(running: Running, talk: Session) -> None:
     async with running(session=talk, size=(100, 40)) as app:
         await app.submit("/search how many stripes")
-        await app.wait_for_text("1 hit")
+        await app.wait_for_text("1 match")
         await app.press("enter")
         await app.wait_for_text("type to search", "›       user: how many stripes", "· on stripes")
         assert app.app.controller.session.head.name == "main", "looking moves nothing"
@@ -51,7 +51,7 @@ async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_navigates(ru
 async def test_a_hit_of_another_session_opens_that_one_in_its_tree(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search Africa")
-        assert await app.wait_for_text("1 hit")
+        assert await app.wait_for_text("1 match")
         await app.press("enter")
         assert await app.wait_for_text("other work", "› • assistant: In Africa. (main) ← active")
         await app.press("escape")
@@ -63,7 +63,7 @@ async def test_the_query_is_typed_in_the_search_screen(running: Running, talk: S
         await app.submit("/search")
         assert await app.wait_for_text("type to search")
         await app.press(*"donkeys")
-        assert await app.wait_for_text("1 hit", "and donkeys?")
+        assert await app.wait_for_text("1 match", "and donkeys?")
         await app.press("x")
         assert await app.wait_for_text('no matches for "donkeysx"')
         await app.press("enter")
@@ -92,12 +92,12 @@ async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_pat
         await app.submit("/search okapi")
         assert await app.wait_for_text("no matches")
         await app.press("tab")
-        assert await app.wait_for_text("1 hit", "all folders", "far · user")
+        assert await app.wait_for_text("1 match", "all folders", "far · user")
 
 
 async def test_hostile_text_in_a_hit_is_shown_as_text(running: Running, talk: Session) -> None:
     talk.append(st.user("zebra \x1b[2J [bold]loud[/bold]"))
     async with running(session=talk) as app:
         await app.submit("/search loud")
-        await app.wait_for_text("1 hit", "[bold]loud[/bold]")
+        await app.wait_for_text("1 match", "[bold]loud[/bold]")
         assert "\x1b" not in app.screen

@@ -19,7 +19,7 @@ def three(project: Path) -> list[str]:
     with st.create("Named work") as named:
         named.append(st.user("how do caches work"))
         named.append(st.assistant("by remembering zebras"))
-        with st.fork(named) as forked:
+        with named.fork() as forked:
             forked.append(st.user("and tables?"))
     with st.create() as plain:
         plain.append(st.user("something else entirely"))

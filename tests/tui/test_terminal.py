@@ -29,6 +29,8 @@ from sessiontree.session import Session
 from sessiontree.tui.app import AppOptions, SessionApp
 from sessiontree.tui.services.terminal import TolerantFile
 
+from .conftest import Running
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0
 HOSTILE = (
@@ -74,10 +76,18 @@ class Terminal:
         until = time.monotonic() + SECONDS
         while not all(word in self.text for word in words):
             left = until - time.monotonic()
-            assert left > 0, f"it was not shown; the screen is\n{self.text}"
+            assert left > 0, f"not shown: {words}; the screen is\n{self.text}"
             if select.select([self._fd], [], [], min(left, 0.2))[0]:
                 self._read()
         return self.text
+
+    def wait_until_gone(self, text: str) -> None:
+        """Wait until the screen does not contain the text any more."""
+        until = time.monotonic() + SECONDS
+        while text in self.text:
+            assert time.monotonic() < until, f"{text!r} is still shown; the screen is\n{self.text}"
+            if select.select([self._fd], [], [], 0.2)[0]:
+                self._read()
 
     def _read(self) -> None:
         try:
@@ -123,7 +133,7 @@ def terminals() -> Iterator[list[Terminal]]:
         terminal.close()
 
 
-def test_a_killed_app_restores_draft_and_position(session: Session, terminals: list[Terminal]) -> None:
+def test_a_killed_app_restores_draft_and_position(session: Session, terminals: list[Terminal], home: Path) -> None:
     first = Terminal(session)
     terminals.append(first)
     first.wait_for_text("an earlier message", "on main", "scripted")
@@ -133,7 +143,10 @@ def test_a_killed_app_restores_draft_and_position(session: Session, terminals: l
     first.wait_for_text("wait, also", "Alt+Up")
     first.type(b"half a thou")
     first.wait_for_text("half a thou")
-    time.sleep(0.6)
+    until = time.monotonic() + SECONDS
+    while not any("half a thou" in file.read_text() for file in (home / ".sessiontree" / "drafts").glob("*.json")):
+        assert time.monotonic() < until, "the draft was not saved"
+        time.sleep(0.02)
     first.kill()
 
     second = Terminal(session)
@@ -177,11 +190,11 @@ def test_hostile_text_does_not_control_the_terminal(session: Session, terminals:
     terminal.type(b"\x14")
     terminal.wait_for_text("← active")
     terminal.type(b"\x1b")
-    time.sleep(0.7)
+    terminal.wait_until_gone("← active")
     terminal.type(b"\x12")
     terminal.wait_for_text("Sessions", "name")
     terminal.type(b"\x1b")
-    time.sleep(0.7)
+    terminal.wait_until_gone("Sessions")
     terminal.type(b"\x04")
     terminal.wait_for_exit()
 
@@ -369,3 +382,24 @@ async def test_the_app_uses_the_tolerant_terminal_driver(session: Session) -> No
     app = SessionApp(AppOptions(session=session, cwd="/"))
 
     assert isinstance(app.driver_class(app)._file, TolerantFile)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("visual", "editor", "said"),
+    [
+        ("vi '", "", "cannot parse $VISUAL: No closing quotation"),
+        ("", "ed \\", "cannot parse $EDITOR: No escaped character"),
+        (" ", "/nowhere/ed", "cannot run /nowhere/ed"),
+    ],
+)
+async def test_an_editor_that_cannot_run_is_reported_and_the_text_is_kept(
+    running: Running, monkeypatch: pytest.MonkeyPatch, visual: str, editor: str, said: str
+) -> None:
+    monkeypatch.setenv("VISUAL", visual)
+    monkeypatch.setenv("EDITOR", editor)
+    async with running() as app:
+        await app.type("a text")
+        await app.press("ctrl+g")
+        await app.wait_for_text(said)
+
+        assert app.editor.text == "a text"

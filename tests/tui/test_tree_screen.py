@@ -13,8 +13,16 @@ from textual.widgets import Input
 
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
+from sessiontree.core.entries import Compaction
 from sessiontree.core.messages import assistant, user
-from sessiontree.tui.screens.tree_screen import TreeApp, TreeChoice, TreeScreen
+from sessiontree.tui.screens import tree_screen
+from sessiontree.tui.screens.tree_screen import (
+    TreeApp,
+    TreeChoice,
+    TreeScreen,
+    render_context,
+    render_entry,
+)
 from tests.tui.test_tree_view import OpenTree, create_two_branches
 
 
@@ -194,7 +202,7 @@ async def test_the_pane_cycles_between_entry_context_and_nothing():
     session.append(assistant("fine", model="m", provider="p", usage={"input": 1000, "output": 500, "cost": 0.25}))
 
     async with OpenTree(session, size=(100, 40)) as tree:
-        await tree.wait_for_text("p/m · 2k tokens · $0.2500")
+        await tree.wait_for_text("p/m · 2k tokens · $0.25")
         await tree.press("tab")
         await tree.wait_for_text("From here the model sees 2 of 2 entries")
         await tree.press("up")
@@ -274,3 +282,62 @@ def test_the_command_fails_without_a_terminal(tmp_path):
 
     assert result.exit_code == 2
     assert "needs a terminal" in result.output
+
+
+def test_details_have_time_branch_label_tokens_and_cost():
+    session = st.memory()
+    made = session.append(assistant("done", provider="p", model="m", usage={"input": 3000, "output": 1, "cost": 0.5}))
+    session.label(made, "good")
+
+    first, _, rest = render_entry(session, made.id).plain.partition("\n\n")
+
+    assert first.startswith(f"{made.id[:8]} · assistant · {made.timestamp[:10]} ")
+    assert first.endswith(" · [good] · on main · p/m · 3k tokens · $0.50")
+    assert rest == "done"
+
+
+def test_a_huge_entry_is_truncated_with_a_count(monkeypatch):
+    monkeypatch.setattr(tree_screen, "MAX_CHARACTERS", 10)
+    session = st.memory()
+    made = session.append(user("x" * 25))
+
+    assert render_entry(session, made.id).plain.endswith(
+        "xxx\n\n… 15 more characters; `sessiontree show` prints the rest"
+    )
+
+
+def test_the_context_view_explains_hidden_entries():
+    session = st.memory()
+    session.append(user("old"))
+    kept = session.append(user("kept"))
+    session.append(Compaction(summary="so far", first_kept=kept.id, tokens_before=100))
+
+    lines = render_context(session.tree, session.heads.leaf).plain.splitlines()
+
+    assert lines[0].startswith("From here the model sees 2 of 3 entries, about ")
+    assert lines[2].startswith("· user: old — summarized by a compaction ")
+    assert lines[3] == "✓ user: kept"
+
+
+def test_a_long_path_is_listed_from_its_end(monkeypatch):
+    monkeypatch.setattr(tree_screen, "MAX_PATH_ENTRIES", 2)
+    session = st.memory()
+    session.extend([user(str(number)) for number in range(5)])
+
+    assert render_context(session.tree, session.heads.leaf).plain.splitlines()[2:] == [
+        "… 3 earlier",
+        "✓ user: 3",
+        "✓ user: 4",
+    ]
+
+
+def test_hostile_text_is_escaped():
+    session = st.memory()
+    one = session.append(user("\x1b[2J"))
+
+    texts = [
+        render_entry(session, one.id),
+        render_context(session.tree, one.id),
+    ]
+
+    assert not any("\x1b" in text.plain or "\x07" in text.plain for text in texts)

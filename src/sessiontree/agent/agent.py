@@ -12,33 +12,39 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 from weakref import finalize
 
-from sessiontree.agent.abort import AbortableHooks, AbortController
+from sessiontree.agent.agent_input import (
+    build_prompt_message,
+    check_agent_options,
+    resolve_branch,
+    resolve_model,
+    resolve_tools,
+)
 from sessiontree.agent.autocompact import run_compaction
-from sessiontree.agent.jsonable import copy_writable
-from sessiontree.agent.loop import AgentRun, Outcome, emit_message_events, write_message
+from sessiontree.agent.loop import AgentRun, Outcome, OutputT, emit_message_events
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import QueuedMessage, QueueName, Queues, QueueSnapshot
-from sessiontree.agent.run_protocol import PendingWrite
-from sessiontree.agent.run_writer import BackgroundWriter, RunWriter
+from sessiontree.agent.run_writer import BackgroundWriter, PendingWrite, RunWriter, copy_writable, write_message
 from sessiontree.agent.sandbox import Confinement
-from sessiontree.agent.system_prompt import SystemPart, build_default_parts, join_parts
+from sessiontree.agent.structured_output import StructuredOutput
+from sessiontree.agent.system_prompt import SystemPart, SystemPromptBuilder, join_parts
 from sessiontree.agent.tool import OnSession, SessionChange, Tool
-from sessiontree.agent.tools.command_runner import CommandResult
+from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.config import Config
-from sessiontree.core.context import build_shared_context
+from sessiontree.core.context import GrowingContext, build_shared_context
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
-from sessiontree.core.messages import user
+from sessiontree.core.message_views import Image
+from sessiontree.core.messages import extract_text
 from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.abort import AbortableHooks, AbortController, OperationStopped
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
 from sessiontree.ops.compact import CompactOutcome
-from sessiontree.ops.hook_requests import OperationStopped
-from sessiontree.session import Branch
+from sessiontree.session import Branch, Session
 
 T = TypeVar("T")
 
@@ -49,33 +55,40 @@ IDLE_TIMEOUT = 1.0
 class Agent:
     def __init__(
         self,
-        branch: Branch,
-        model: Model,
-        tools: Iterable[Tool] = (),
+        branch: Branch | Session | None = None,
+        model: Model | str | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = (),
         hooks: Hooks | None = None,
         *,
-        system: str | Sequence[SystemPart] | None = None,
+        system: str | Sequence[SystemPart] | SystemPromptBuilder | None = None,
         settings: Config | None = None,
         thinking: str | None = None,
         cwd: str | None = None,
         permissions: Permissions | None = None,
     ) -> None:
-        """Create an agent on `branch`.
+        """Create an agent on a branch, on the current branch of a session, or on a new session in memory.
 
-        `permissions` decide about every tool call; without them, every call is allowed. `system` replaces the default
-        system prompt. The thinking level defaults to the one at the head of the branch. `cwd`, the folder that tools
-        work in, defaults to the current folder and not to the folder in the session. If another agent uses `hooks`,
-        this agent gets its own hooks that call the same handlers and listeners.
+        `model` is a model, or its name such as `openai:gpt-5.5`; by default the default model. `tools` are functions
+        and tools. `permissions` decide about every tool call; without them, every call is allowed. `system` is the
+        system prompt; there is none by default. The thinking level defaults to the one at the head of the branch.
+        `cwd`, the folder that tools work in, defaults to the current folder and not to the folder in the session. If
+        another agent uses `hooks`, this agent gets its own hooks that call the same handlers and listeners.
+
+        Raises `InvalidOperation` for wrong arguments, and `NotFound` or `NoModel` for a model that is not available.
         """
+        branch = resolve_branch(branch)
+        by_name = resolve_tools(tools)
+        check_agent_options(hooks=hooks, system=system, settings=settings, thinking=thinking)
+        shared = Hooks() if hooks is None else hooks
         self.branch = branch
-        self.model = model
-        self.hooks = _claim_hooks(Hooks() if hooks is None else hooks)
+        self.model = resolve_model(model, settings, shared)
+        self.hooks = _claim_hooks(shared)
         context = self.hooks.context
         context.session, context.branch, context.agent = branch.session, branch, self
         self._tools: Mapping[str, Tool] = {}
         self._tool_unsubscribers: list[Callable[[], None]] = []
         """Each removes the session handler of a tool."""
-        self.tools = {tool.name: tool for tool in tools}
+        self.tools = by_name
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
@@ -83,6 +96,8 @@ class Agent:
         self.confinement: Confinement | None = context.confinement
         self.permissions = permissions
         self.queues = Queues()
+        self.request_context = GrowingContext()
+        """The context of the last request, which the next one continues."""
         self.pending_writes: list[PendingWrite] = []
         """Messages that could not be written; the agent retries before the next run."""
         self.abort_controller = AbortController()
@@ -101,17 +116,33 @@ class Agent:
         self._write_lock = asyncio.Lock()
         """Held while an entry is written outside of a run. A new run waits for it."""
 
-    def close(self) -> None:
-        """Abort the current run and disconnect from the hooks."""
-        self.abort()
+    def __repr__(self) -> str:
+        return f"Agent({self.branch!r}, {self.model.info.name!r}, tools={list(self.tools)})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def session(self) -> Session:
+        return self.branch.session
+
+    async def close(self) -> None:
+        """Abort everything, wait until the results are written, and disconnect from the hooks.
+
+        The session stays open.
+        """
         self._unsubscribe_tools()
         self._closed = True
-        if not self.running:
-            self._release_hooks()
-            self._end_events()
+        await self.abort_and_wait()
+        self._release_hooks()
+        self._end_events()
 
     def _release_hooks(self) -> None:
-        """Release the hooks for the next agent."""
+        """Release the hooks for the next agent, and the messages of the last request."""
+        self.request_context.clear()
         if self.hooks.context.agent is self:
             self.hooks.context.agent = None
 
@@ -121,16 +152,94 @@ class Agent:
     def running(self) -> bool:
         return self._task is not None
 
-    async def prompt(
-        self, text: str, images: Sequence[JsonObject] = (), *, extra_entries: Sequence[Body] = ()
-    ) -> Outcome:
-        """Send a prompt to the model and run until it has answered. Images are blocks in wire form.
+    @overload
+    async def run(
+        self, prompt: str, images: Sequence[JsonObject | Image] = (), *, extra_entries: Sequence[Body] = ()
+    ) -> Outcome: ...
+
+    @overload
+    async def run(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: type[OutputT],
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[OutputT]: ...
+
+    @overload
+    async def run(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: Any,
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[Any]: ...
+
+    async def run(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: Any = None,
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[Any]:
+        """Send a prompt to the model and run until it has answered.
+
+        `output` is the type of the answer: a pydantic model, a dataclass, a struct or a plain type. The model has to
+        give such a value, and `Outcome.output` returns it. Without `output`, the answer is text.
 
         The prompt and `extra_entries` are written in one batch. Raises `InvalidOperation` while the agent runs, and
         `BranchMoved` if another writer moved the branch before anything was written. Cancelling the call aborts the run
         and waits until its entries are written.
         """
-        return await self._wait_for_task(self._start_task(self._run_prompt(text, images, extra_entries)))
+        message = build_prompt_message(prompt, images)
+        expected = None if output is None or output is str else StructuredOutput(output)
+        return await self._wait_for_task(self._start_task(self._run_prompt(message, extra_entries, expected)))
+
+    @overload
+    def run_sync(
+        self, prompt: str, images: Sequence[JsonObject | Image] = (), *, extra_entries: Sequence[Body] = ()
+    ) -> Outcome: ...
+
+    @overload
+    def run_sync(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: type[OutputT],
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[OutputT]: ...
+
+    @overload
+    def run_sync(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: Any,
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[Any]: ...
+
+    def run_sync(
+        self,
+        prompt: str,
+        images: Sequence[JsonObject | Image] = (),
+        *,
+        output: Any = None,
+        extra_entries: Sequence[Body] = (),
+    ) -> Outcome[Any]:
+        """Do the same as `run` in a program without an event loop, such as a script."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.run(prompt, images, output=output, extra_entries=extra_entries))
+        raise InvalidOperation(
+            "an event loop is running, as in a notebook or an async function: write `await agent.run(…)` instead of "
+            "agent.run_sync(…)"
+        )
 
     async def continue_(self) -> Outcome:
         """Let the model answer the last message: after a failure, an abort or a crash."""
@@ -177,8 +286,8 @@ class Agent:
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    async def shutdown(self) -> None:
-        """Abort everything, and wait until the results are written."""
+    async def abort_and_wait(self) -> None:
+        """Abort everything, and wait until the results are written. The agent can run again."""
         self.abort()
         await self.wait_until_idle()
         await self._user_shell.shutdown()
@@ -226,19 +335,31 @@ class Agent:
         for queue in self._event_queues:
             queue.put_nowait(None)
 
-    async def _run_prompt(self, text: str, images: Sequence[JsonObject], extra_entries: Sequence[Body]) -> Outcome:
+    async def _run_prompt(
+        self, message: Message, extra_entries: Sequence[Body], output: StructuredOutput | None
+    ) -> Outcome:
+        text = extract_text(message.message["content"])
         try:
             event, answer = await AbortableHooks(self.hooks, self.abort_controller.signal).ask(Input(text=text))
         except OperationStopped:
             return Outcome(aborted=True, cancelled=True)
         if answer.cancel:
-            return Outcome(cancelled=True)
-        return await self._run([_build_user_message(event.text, images), *extra_entries], prompted=True)
+            return Outcome(cancelled=True, cancelled_by=answer.cancelled_by)
+        opening = message if event.text == text else build_prompt_message(event.text, _get_images(message))
+        return await self._run([opening, *extra_entries], prompted=True, output=output)
 
-    async def _run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
+    async def _run(
+        self,
+        opening: Sequence[Body],
+        *,
+        prompted: bool = False,
+        send_queued: bool = False,
+        output: StructuredOutput | None = None,
+    ) -> Outcome:
         # Instruction files may be slow to read, so a thread reads them.
-        parts = await asyncio.to_thread(self.build_system_parts) if self.system is None else self.build_system_parts()
-        async with self._open_run(join_parts(parts)) as run:
+        builds = self._system_builder is not None
+        parts = await asyncio.to_thread(self.build_system_parts) if builds else self.build_system_parts()
+        async with self._open_run(join_parts(parts), output) as run:
             return await run.run(opening, prompted=prompted, send_queued=send_queued)
 
     async def _run_compaction(self, instructions: str | None) -> CompactOutcome:
@@ -246,14 +367,14 @@ class Agent:
             return await run_compaction(self, run.writer, "manual", instructions)
 
     @asynccontextmanager
-    async def _open_run(self, system: str = "") -> AsyncGenerator[AgentRun]:
+    async def _open_run(self, system: str = "", output: StructuredOutput | None = None) -> AsyncGenerator[AgentRun]:
         """Open a run at the head of the branch. At the end, write the entries that were deferred during it."""
         async with self._write_lock:
             await self._write_pending()
-            record = self._writer = RunWriter(self.branch)
+            writer = self._writer = RunWriter(self.branch)
         if self._handed_over:
-            record.detach(self._build_handed_over_error())
-        run = AgentRun(self, record, system)
+            writer.detach(self._build_handed_over_error())
+        run = AgentRun(self, writer, system, output)
         try:
             yield run
         finally:
@@ -269,8 +390,8 @@ class Agent:
     async def _write_pending(self) -> None:
         """Write the messages that could not be written before. Raises `StoreError` if writing still fails."""
         while self.pending_writes:
-            record, message = self.pending_writes[0]
-            entry = await write_message(record, message, self.hooks)
+            writer, message = self.pending_writes[0]
+            entry = await write_message(writer, message, self.hooks)
             del self.pending_writes[0]
             await emit_message_events(self.hooks.emit, entry)
 
@@ -301,17 +422,19 @@ class Agent:
 
     # Queues
 
-    async def steer(self, text: str, images: Sequence[JsonObject] = ()) -> None:
+    async def steer(self, text: str, images: Sequence[JsonObject | Image] = ()) -> None:
         """Queue a message for after the tool calls of this turn, or for the next run if none is active."""
-        await self._queue("steering", _build_user_message(text, images))
+        await self._queue("steering", build_prompt_message(text, images))
 
-    async def follow_up(self, text: str, images: Sequence[JsonObject] = ()) -> None:
+    async def follow_up(self, text: str, images: Sequence[JsonObject | Image] = ()) -> None:
         """Queue a message for the end of the run."""
-        await self._queue("follow_up", _build_user_message(text, images))
+        await self._queue("follow_up", build_prompt_message(text, images))
 
-    async def queue_for_next_turn(self, message: str | QueuedMessage, images: Sequence[JsonObject] = ()) -> None:
+    async def queue_for_next_turn(
+        self, message: str | QueuedMessage, images: Sequence[JsonObject | Image] = ()
+    ) -> None:
         """Queue a text with images, or a message, to be sent before the next prompt."""
-        await self._queue("next_turn", _build_user_message(message, images) if isinstance(message, str) else message)
+        await self._queue("next_turn", build_prompt_message(message, images) if isinstance(message, str) else message)
 
     async def _queue(self, name: QueueName, message: QueuedMessage) -> None:
         """Queue a copy of a message. Raises `InvalidOperation` if it cannot be written."""
@@ -332,8 +455,8 @@ class Agent:
     async def send_message(self, message: CustomMessage, *, trigger_turn: bool = False) -> None:
         """Write a message of an extension, and start a run that answers it if `trigger_turn` is set.
 
-        While the agent runs, the message is written at the end of the turn and triggers nothing. A triggered run is in
-        the background: `wait_until_idle` waits for it, `wait_for_triggered_run` returns its outcome.
+        While the agent runs, the message is written at the end of the turn and triggers no run. A triggered run works
+        in the background: `wait_until_idle` waits for it, `wait_for_triggered_run` returns its outcome.
         """
         if trigger_turn and not self.running:
             self._triggered_run = self._start_task(self._run([message]))
@@ -364,8 +487,8 @@ class Agent:
     async def run_bash(self, command: str, *, in_context: bool = True, timeout: float | None = None) -> CommandResult:
         """Run a shell command of the user and write its output; `in_context` decides whether the model sees it.
 
-        While the agent runs, the output is written at the end of the turn. If the branch was moved in between, it is
-        written as a late entry where the command started.
+        The `timeout` is in seconds. While the agent runs, the output is written at the end of the turn. If the branch
+        was moved in between, it is written as a late entry where the command started.
         """
         return await self._user_shell.run(
             command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context, timeout=timeout
@@ -393,8 +516,9 @@ class Agent:
 
     # Settings
 
-    async def set_model(self, model: Model) -> None:
-        """Switch to another model."""
+    async def set_model(self, model: Model | str) -> None:
+        """Switch to another model, or to the model of that name."""
+        model = resolve_model(model, self.settings, self.hooks)
         previous, self.model = self.model.info.name, model
         await self._append_entry(ModelChange(provider=model.info.provider, model=model.info.model))
         await self.hooks.emit(ModelChanged(model=model.info.name, previous=previous))
@@ -410,9 +534,19 @@ class Agent:
 
     def build_system_parts(self) -> list[SystemPart]:
         """Return the parts of the system prompt of the next run."""
+        builder, system = self._system_builder, self.system
+        if builder is not None:
+            return builder(self.cwd, list(self.tools.values()))
+        if isinstance(system, str):
+            return [SystemPart(name="system", text=system)]
+        return [] if system is None or callable(system) else list(system)
+
+    @property
+    def _system_builder(self) -> SystemPromptBuilder | None:
+        """Builds the system prompt: the function given as `system`, or the one of the front end if none is given."""
         if self.system is None:
-            return build_default_parts(self.cwd, list(self.tools.values()))
-        return [SystemPart(name="system", text=self.system)] if isinstance(self.system, str) else list(self.system)
+            return self.hooks.context.build_system_prompt
+        return None if isinstance(self.system, str | Sequence) else self.system
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -448,6 +582,6 @@ async def _notify_tool(on_session: OnSession, event: SessionChange, context: Any
         await result
 
 
-def _build_user_message(text: str, images: Sequence[JsonObject]) -> Message:
-    blocks: list[JsonObject] = [{"type": "text", "text": text}] if text else []
-    return user([*blocks, *images] if images else text)
+def _get_images(message: Message) -> list[JsonObject]:
+    content = message.message["content"]
+    return [] if isinstance(content, str) else [block for block in content if block.get("type") != "text"]

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from sessiontree.agent.run_protocol import RunHost
+from sessiontree.agent.queues import RunHost
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import count_context_tokens, split_window
 from sessiontree.core.context import build_shared_context, find_context_path
 from sessiontree.core.entries import EntryId, JsonObject, Message
-from sessiontree.core.messages import coerce_number, get_stop_reason, is_failed_turn, is_object, sum_usage
-from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_tokens
+from sessiontree.core.message_views import TokenUsage
+from sessiontree.core.messages import (
+    CHARACTERS_PER_TOKEN,
+    coerce_number,
+    estimate_tokens,
+    get_stop_reason,
+    is_failed_turn,
+    is_object,
+    sum_usage,
+)
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import CompactReason
@@ -34,6 +42,8 @@ class AutoCompactor:
         self._agent = agent
         self._writer = writer
         self._system = system
+        self.usage = TokenUsage()
+        """The usage of all compactions of the run."""
         self._failed = False
         """Whether a compaction has failed. The run continues without further attempts, which cost money."""
 
@@ -68,7 +78,10 @@ class AutoCompactor:
         except SessionTreeError:  # reported by the CompactFailed event
             self._failed = True
             return False
-        return outcome.entry is not None
+        if outcome.entry is None:
+            return False
+        self.usage = self.usage.add(outcome.entry.usage)
+        return True
 
     def _estimate_overhead(self) -> int:
         """Return the estimated tokens of the system prompt and the tools."""
@@ -118,6 +131,7 @@ async def run_compaction(
     )
     if outcome.entry is not None:
         writer.leaf = outcome.entry.id
+        agent.request_context.clear()
         _release_bodies(writer)
     return outcome
 

@@ -5,8 +5,8 @@ Front ends load the options of the user here. Fan-outs, experiments and swarms r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from msgspec import Struct
@@ -30,12 +30,12 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     tools: Sequence[Tool] = ()
     system: str | Sequence[SystemPart] | None = None
-    """Replaces the default system prompt."""
+    """The system prompt; by default the one of the front end, or none."""
     settings: Config = Config()
     thinking: str | None = None
-    """The thinking level; by default the one of the branch."""
+    """By default the thinking level of the branch."""
     cwd: str | None = None
-    """The folder that tools work in; by default the one of the hooks, or the current folder."""
+    """The folder that tools work in; by default the folder of the hooks, or the current folder."""
     permissions: Permissions | None = None
     """Decide about tool calls; `None` allows all."""
 
@@ -87,8 +87,10 @@ def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptio
     )
 
 
-@contextmanager
-def open_branch_agent(branch: Branch, model: Model, hooks: Hooks | None, options: AgentOptions) -> Generator[Agent]:
+@asynccontextmanager
+async def open_branch_agent(
+    branch: Branch, model: Model, hooks: Hooks | None, options: AgentOptions
+) -> AsyncGenerator[Agent]:
     """Create an agent with its own hooks, which call the handlers of `hooks`. Close it at the end."""
     shared = Hooks() if hooks is None else hooks
     own = shared.derive(replace(shared.context, session=branch.session, branch=branch, agent=None))
@@ -96,11 +98,11 @@ def open_branch_agent(branch: Branch, model: Model, hooks: Hooks | None, options
     try:
         yield agent
     finally:
-        agent.close()
+        await agent.close()
 
 
 async def run_task(agent: Agent, prompt: str | None, *, extra_entries: Sequence[Body] = ()) -> Outcome:
     """Send a prompt, or let the model answer the last message if there is none. Return how the run ended."""
     if prompt is None:
         return await agent.continue_()
-    return await agent.prompt(prompt, extra_entries=extra_entries)
+    return await agent.run(prompt, extra_entries=extra_entries)

@@ -69,7 +69,7 @@ async def fan_out(
     branches = [session.create_branch(name, at=at, current=False) for name in names]
 
     async def run_variant(task: Variant, branch: Branch, model: Model) -> Attempt:
-        with open_branch_agent(branch, model, hooks, options) as agent:
+        async with open_branch_agent(branch, model, hooks, options) as agent:
             if watch is not None:
                 agent.hooks.listen(partial(watch, branch.name))
             try:

@@ -9,19 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, structs
 
-from sessiontree.agent.abort import AbortableHooks
 from sessiontree.agent.autocompact import AutoCompactor
-from sessiontree.agent.jsonable import find_write_problem, make_message_jsonable
-from sessiontree.agent.queues import DueMessages
-from sessiontree.agent.run_protocol import PendingWrite, RunHost
-from sessiontree.agent.run_writer import RunWriter
-from sessiontree.agent.tool import ToolOutput
+from sessiontree.agent.queues import DueMessages, RunHost
+from sessiontree.agent.run_writer import (
+    PendingWrite,
+    RunWriter,
+    UnsavedMessages,
+    find_write_problem,
+    make_message_jsonable,
+    save_messages,
+    save_to_temporary_file,
+    write_message,
+)
+from sessiontree.agent.structured_output import StructuredOutput
+from sessiontree.agent.tool import Tool, ToolOutput
 from sessiontree.agent.tool_execution import (
     ABORTED_OUTPUT,
     CUT_OFF_OUTPUT,
@@ -30,15 +37,7 @@ from sessiontree.agent.tool_execution import (
     group_calls,
     run_tool_call,
 )
-from sessiontree.agent.unsaved_messages import (
-    UnsavedMessages,
-    add_overflow_note,
-    fit_message,
-    save_messages,
-    save_to_temporary_file,
-    write_overflow,
-)
-from sessiontree.core.context import build_shared_context, find_context_path, read_state
+from sessiontree.core.context import GrowingContext
 from sessiontree.core.entries import (
     Body,
     ContextEdit,
@@ -49,9 +48,10 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
+from sessiontree.core.message_views import TokenUsage, view_usage
 from sessiontree.core.messages import ToolCall, coerce_string, extract_text, get_role, get_stop_reason, get_tool_calls
 from sessiontree.errors import BranchMoved, OutcomeUnknown, SessionTreeError, StoreError
-from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.abort import GRACE_SECONDS, AbortableHooks, OperationStopped
 from sessiontree.hooks.events import (
     BeforeMessage,
     BeforeRequest,
@@ -82,22 +82,41 @@ from sessiontree.model.base import (
     build_cut_off_error,
 )
 from sessiontree.model.retry import compute_backoff
-from sessiontree.ops.hook_requests import GRACE_SECONDS, OperationStopped
 from sessiontree.store.files import discard
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """How a run ended."""
+    OutputT = TypeVar("OutputT", default=str)
+else:  # type variables have no defaults in Python 3.11
+    from typing import TypeVar
+
+    OutputT = TypeVar("OutputT")
+
+
+class RunStopped(SessionTreeError):
+    """A run was aborted, or a handler cancelled it. Raised only by `Outcome.raise_for_error` and `Outcome.output`."""
+
+
+class Outcome(Struct, Generic[OutputT], frozen=True, kw_only=True):
+    """The result of a run: the answer, what it used, and how the run ended."""
 
     message: Entry | None = None
     """The last message of the model, as written."""
     aborted: bool = False
     cancelled: bool = False
     """Whether a handler cancelled the run, or it was aborted before the prompt was written."""
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled the run."""
     error: SessionTreeError | None = None
-    """`ModelError`, `UnsavedMessages`, or `BranchMoved` if the branch was moved and `message` is a late entry."""
+    """`ModelError`, `InvalidOutput`, `UnsavedMessages`, or `BranchMoved` if the branch was moved and `message` is a
+    late entry."""
+    usage: TokenUsage = TokenUsage()
+    """The tokens and the cost of all model calls of the run."""
     unsaved: tuple[JsonObject, ...] = ()
     """Messages that could not be written, oldest first. The agent writes them before its next prompt."""
+    value: Any = UNSET
+    """The answer as a value, if the run asked for one. `output` returns it."""
 
     @property
     def ok(self) -> bool:
@@ -107,6 +126,36 @@ class Outcome(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The text of the last message of the model."""
         return extract_text(self._last_answer.get("content"))
+
+    @property
+    def output(self) -> OutputT:
+        """The answer: a value of the type that `run` was given as `output`, and otherwise the text.
+
+        Raises the error of the run if it failed, as `raise_for_error` does.
+        """
+        self.raise_for_error()
+        answer: Any = self.text if self.value is UNSET else self.value
+        return answer
+
+    @property
+    def cost(self) -> float:
+        """The cost of all model calls of the run, in US dollars."""
+        return self.usage.cost
+
+    def raise_for_error(self) -> Self:
+        """Raise the error of the run, or `RunStopped` if it was cancelled or aborted. Otherwise return the outcome."""
+        if self.error is not None:
+            raise self.error
+        if not self.ok:
+            raise RunStopped(self.stop_text)
+        return self
+
+    @property
+    def stop_text(self) -> str:
+        """A sentence about a run that was cancelled or aborted; empty for other runs."""
+        if self.cancelled and not self.aborted:
+            return f"the run was cancelled by {self.cancelled_by or 'a handler'}"
+        return "the run was aborted" if self.aborted else ""
 
     @property
     def cut_off(self) -> bool:
@@ -145,7 +194,7 @@ class _Turn(NamedTuple):
 
 
 class AgentRun:
-    def __init__(self, agent: RunHost, writer: RunWriter, system: str) -> None:
+    def __init__(self, agent: RunHost, writer: RunWriter, system: str, output: StructuredOutput | None = None) -> None:
         self.agent = agent
         self.writer = writer
         self._system = system
@@ -155,6 +204,8 @@ class AgentRun:
         self._handlers = AbortableHooks(agent.hooks, self._signal)
         self._failed_streams = 0
         """The number of consecutive broken streams."""
+        self._output = output
+        self._usage = TokenUsage()
 
     async def run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
         """Write the opening entries, and run turns until the model has answered.
@@ -165,7 +216,8 @@ class AgentRun:
         await self._handlers.emit(RunStart())
         error: BaseException | None = None
         try:
-            outcome = await self._run_turns(opening, prompted=prompted, send_queued=send_queued)
+            ended = await self._run_turns(opening, prompted=prompted, send_queued=send_queued)
+            outcome = self._complete_outcome(ended)
             error = outcome.error
             return outcome
         except BaseException as raised:
@@ -173,6 +225,13 @@ class AgentRun:
             raise
         finally:
             await self._handlers.emit(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
+
+    def _complete_outcome(self, outcome: Outcome) -> Outcome:
+        """Add the usage of the run, and the answer as a value if one was asked for."""
+        usage = self._usage.add(self._compactor.usage)
+        if self._output is None or not outcome.ok:
+            return structs.replace(outcome, usage=usage)
+        return structs.replace(outcome, usage=usage, value=self._output.value, error=self._output.build_error())
 
     async def _run_turns(self, opening: Sequence[Body], *, prompted: bool, send_queued: bool) -> Outcome:
         last: Entry | None = None
@@ -200,7 +259,10 @@ class AgentRun:
                         return Outcome(message=last, error=turn.error)
                     raise turn.error
                 recovered, self._failed_streams = False, 0
-                if not await self._send_due_messages(run_ends=not turn.has_tool_calls) and not turn.has_tool_calls:
+                ends = not turn.has_tool_calls or (self._output is not None and self._output.is_over)
+                if await self._send_due_messages(run_ends=ends) or not ends:
+                    continue
+                if not await self._request_output(turn):
                     break
             return Outcome(message=last, error=self.writer.moved_error, aborted=self._signal.aborted)
         except BranchMoved as moved:
@@ -210,7 +272,25 @@ class AgentRun:
         except UnsavedMessages as error:
             return Outcome(message=last, error=error, unsaved=error.messages)
         except OperationStopped as stopped:
-            return Outcome(message=last, aborted=stopped.aborted, cancelled=not (opened and stopped.aborted))
+            cancelled = not (opened and stopped.aborted)
+            return Outcome(message=last, aborted=stopped.aborted, cancelled=cancelled, cancelled_by=stopped.by or None)
+
+    async def _request_output(self, turn: _Turn) -> bool:
+        """Read the text of the last answer if a value is expected. Return whether the model has to answer again."""
+        if self._output is None or self._output.is_over or self._signal.aborted:
+            return False
+        request = self._output.read_text(extract_text(_get_message(turn.entry).get("content")))
+        if request is None:
+            return False
+        await self._write_messages(DueMessages("steering", []), [request])
+        return True
+
+    @property
+    def _tools(self) -> Mapping[str, Tool]:
+        """The tools of the agent, which may change during the run, and the one for the answer."""
+        if self._output is None:
+            return self.agent.tools
+        return {**self.agent.tools, self._output.tool.name: self._output.tool}
 
     async def _send_due_messages(self, *, run_ends: bool) -> bool:
         """Send the messages that are due between two requests or at the end of the run, and compact if needed."""
@@ -227,6 +307,7 @@ class AgentRun:
     async def _run_turn(self, count: int) -> _Turn:
         await self._handlers.emit(TurnStart(number=count))
         answer = await self._request_answer()
+        self._usage = self._usage.add(view_usage(answer.message.get("usage")))
         entry = await self._save_message(Message(answer.message))
         results: list[Entry] = []
         if answer.error is None and get_stop_reason(answer.message) != "aborted":
@@ -241,14 +322,14 @@ class AgentRun:
         """Return the answer of the model. Raises `OperationStopped` if the run stops before the request."""
         if self._signal.aborted:
             raise OperationStopped(aborted=True)
-        context = build_shared_context(self.writer.branch.session.tree, self.writer.follow_head())
-        event, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
+        messages = self._read_context().get_messages()
+        event, answer = await self._handlers.ask(BeforeRequest(messages=messages, system=self._system))
         if answer.cancel:
-            raise OperationStopped(aborted=False)
+            raise OperationStopped(aborted=False, by=answer.cancelled_by)
         request = Request(
             messages=event.messages,
             system=event.system,
-            tools=tuple(tool.spec for tool in self.agent.tools.values()),
+            tools=tuple(tool.spec for tool in self._tools.values()),
             thinking=self.agent.thinking,
         )
         model = self.agent.model
@@ -277,6 +358,12 @@ class AgentRun:
             reason = coerce_string(message.get("errorMessage")) or "the provider stopped the answer"
             return _ModelAnswer(message, ModelError(model.info.name, "rejected", reason))
         return _ModelAnswer(message, self._compactor.detect_overflow(message))
+
+    def _read_context(self) -> GrowingContext:
+        """Return the context at the position of the run."""
+        context = self.agent.request_context
+        context.follow(self.writer.branch.session.tree, self.writer.follow_head())
+        return context
 
     async def _stream_answer(self, model: Model, request: Request, draft: PartialMessage) -> None:
         await self._hooks.emit(MessageStart(role="assistant"))
@@ -323,7 +410,7 @@ class AgentRun:
         """Run the tool calls of a message. Write each result as soon as the results of earlier calls are written."""
         incomplete = get_stop_reason(message) == "length"
         results: list[Entry] = []
-        for group in group_calls(get_tool_calls(message), self.agent.tools):
+        for group in group_calls(get_tool_calls(message), self._tools):
             started = [(call, None if incomplete else self._start_tool_call(call)) for call in group]
             while started:
                 call, task = started.pop(0)
@@ -334,7 +421,7 @@ class AgentRun:
                     others = [
                         build_result_message(call, await self._wait_for_output(task)).message for call, task in started
                     ]
-                    raise (await self._hold_unsaved(error.cause, others, error) if others else error) from error
+                    raise (await self._keep_unsaved(error.cause, others, error) if others else error) from error
                 await self._handlers.emit(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results
@@ -342,17 +429,7 @@ class AgentRun:
     def _start_tool_call(self, call: ToolCall) -> asyncio.Task[ToolOutput] | None:
         if self._signal.aborted:
             return None
-        agent = self.agent
-        work = run_tool_call(
-            call,
-            agent.tools,
-            self._hooks,
-            cwd=agent.cwd,
-            signal=self._signal,
-            agent=agent,
-            permissions=agent.permissions,
-        )
-        return agent.abort_controller.start(work)
+        return self.agent.abort_controller.start(run_tool_call(self.agent, call, self._signal, self._tools))
 
     async def _wait_for_output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:
         if task is None:
@@ -397,11 +474,11 @@ class AgentRun:
         try:
             entry = await write_message(self.writer, body.message, self._hooks)
         except StoreError as error:
-            raise await self._hold_unsaved(error, [body.message]) from error
+            raise await self._keep_unsaved(error, [body.message]) from error
         await emit_message_events(self._handlers.emit, entry)
         return entry
 
-    async def _hold_unsaved(
+    async def _keep_unsaved(
         self, cause: StoreError, messages: Sequence[JsonObject], previous: UnsavedMessages | None = None
     ) -> UnsavedMessages:
         """Keep messages that could not be written for the next run, and save them to a temporary file.
@@ -425,36 +502,36 @@ class AgentRun:
 
     async def write_deferred(self) -> None:
         """Write the entries that were deferred to the end of the turn."""
-        annexes = self.agent.queues.deferred_entries
-        while annexes:
-            await self._append_entry(annexes[0])
-            del annexes[0]
+        deferred = self.agent.queues.deferred_entries
+        while deferred:
+            await self._append_entry(deferred[0])
+            del deferred[0]
 
     async def _ask_before_message(self, body: Body) -> Body:
         if not isinstance(body, Message):
             return body
-        users = get_role(body.message) == "user"
+        is_from_user = get_role(body.message) == "user"
         try:
             event, answer = await self._handlers.ask(BeforeMessage(message=body.message))
         except OperationStopped:
-            if users:
+            if is_from_user:
                 raise
             return body  # results of the run are always written
-        if answer.cancel and users:
-            raise OperationStopped(aborted=False)
+        if answer.cancel and is_from_user:
+            raise OperationStopped(aborted=False, by=answer.cancelled_by)
         if event.message is body.message:
             return body
         same_role = get_role(event.message) == get_role(body.message)
         problem = find_write_problem(event.message) if same_role else "it has another role"
         if problem is not None:
-            text = f"the change of a message by a handler was ignored: {problem}"
+            text = f"a handler's change to a message was ignored: {problem}"
             self._hooks.notify_listeners(Notice(level="error", text=text))
             return body
         return Message(event.message)
 
     def _build_setting_changes(self) -> list[Body]:
         """Return entries for the model and the thinking level if they differ from the path."""
-        state = read_state(find_context_path(self.writer.branch.session.tree, self.writer.follow_head()))
+        state = self._read_context().state
         info = self.agent.model.info
         changes: list[Body] = []
         if (state.provider, state.model) != (info.provider, info.model):
@@ -479,21 +556,6 @@ class AgentRun:
 
 class _AnswerTooLong(Exception):
     """The answer exceeds `answer_limit`."""
-
-
-async def write_message(writer: RunWriter, message: JsonObject, hooks: Hooks) -> Entry:
-    """Write a message, late if necessary. If it is too long for an entry, write the rest to a file and name the file.
-
-    Raises `StoreError`.
-    """
-    fitted = fit_message(message)
-    if fitted.overflow:
-        path, size = await asyncio.to_thread(write_overflow, writer.branch.session, fitted.overflow)
-        message = add_overflow_note(fitted, path, size)
-        text = f"a message is too long for one entry; its remaining {size} bytes are in {path}"
-        hooks.notify_listeners(Notice(level="warning", text=text))
-    (entry,) = await writer.extend_or_append_late([Message(message)])
-    return entry
 
 
 async def emit_message_events(emit: Callable[[Event], Awaitable[None]], entry: Entry) -> None:

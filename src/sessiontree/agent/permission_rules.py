@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -17,13 +16,14 @@ from msgspec import Struct
 
 from sessiontree.agent import command_patterns
 from sessiontree.agent.tool import Tool, ToolEffect
-from sessiontree.agent.tools.gitignore import compile_glob
+from sessiontree.agent.tools.file_access import compile_glob
 from sessiontree.agent.tools.output_limits import is_full_output
 from sessiontree.config import ConfigError, PermissionMode, PermissionSettings, RuleText, convert_setting, parse_toml
 from sessiontree.errors import StoreError
 from sessiontree.home import get_home, is_below
+from sessiontree.regular_file import read_regular_file
 from sessiontree.store.files import format_os_error, make_private_directory, write_private
-from sessiontree.store.lock_wait import lock_file
+from sessiontree.store.lock import lock_file
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 
@@ -283,7 +283,7 @@ def escape_path(path: str) -> str:
 RULES_FILE = "permissions.toml"
 MAX_RULES_BYTES = 1 << 20
 RULES_HEADING = """\
-# Rules about what agents may do, for all folders and by folder. Answers of "always" are added here.
+# What agents may do, in all folders and in single folders. The answer "always" adds a rule here.
 """
 
 
@@ -305,8 +305,13 @@ class UserRules(FolderRules, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read_user_rules(home: str) -> UserRules:
     """Read the user's `permissions.toml`. Raises `ConfigError`."""
     path = os.path.join(home, RULES_FILE)
-    raw = _read_rules_file(path)
-    return UserRules() if raw is None else convert_setting(path, UserRules, parse_toml(path, raw))
+    try:
+        raw = read_regular_file(path, MAX_RULES_BYTES)
+    except FileNotFoundError:
+        return UserRules()
+    except OSError as error:
+        raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
+    return convert_setting(path, UserRules, parse_toml(path, raw))
 
 
 def read_folder_rules(home: str, cwd: str) -> RuleSet:
@@ -349,23 +354,6 @@ def add_allow_rule(home: str, cwd: str, rule: PermissionRule) -> None:
             write_private(path, _format_toml(after).encode())
     finally:
         os.close(fd)
-
-
-def _read_rules_file(path: str) -> bytes | None:
-    """Return the content of a file; `None` if there is none. Never block on a pipe or a device."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(path, None, f"cannot be read: {format_os_error(error)}") from error
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(path, None, "it is not a regular file")
-        raw = file.read(MAX_RULES_BYTES + 1)
-    if len(raw) > MAX_RULES_BYTES:
-        raise ConfigError(path, None, f"it is larger than {MAX_RULES_BYTES >> 20} MiB")
-    return raw
 
 
 def _format_toml(rules: UserRules) -> str:

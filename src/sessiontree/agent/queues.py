@@ -3,18 +3,28 @@
 Steering messages are sent together, after the tool calls of the current turn. Follow-ups are sent one at a time, when
 the run would end. Messages for the next turn are sent with the next prompt. Deferred entries need no answer; they are
 written when the current turn ends.
+
+`RunHost` is the part of the agent that a run uses, with the queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.run_writer import PendingWrite
+from sessiontree.agent.tool import Tool
+from sessiontree.config import Config
+from sessiontree.core.context import GrowingContext
 from sessiontree.core.entries import Body, CustomMessage, Message
 from sessiontree.core.messages import extract_text
+from sessiontree.hooks.abort import AbortController
+from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import QueueChanged
+from sessiontree.model.base import Model
 
 QueuedMessage: TypeAlias = Message | CustomMessage
 QueueName: TypeAlias = Literal["steering", "follow_up", "next_turn"]
@@ -81,3 +91,24 @@ class Queues:
 
 def get_message_text(message: QueuedMessage) -> str:
     return extract_text(message.message.get("content") if isinstance(message, Message) else message.content)
+
+
+class RunHost(Protocol):
+    """The agent as its run sees it.
+
+    The model, the tools and the thinking level may change during a run, so the run reads them when it needs them.
+    """
+
+    model: Model
+    thinking: str
+    cwd: str
+    settings: Config
+    hooks: Hooks
+    queues: Queues
+    request_context: GrowingContext
+    abort_controller: AbortController
+    pending_writes: list[PendingWrite]
+    permissions: Permissions | None
+
+    @property
+    def tools(self) -> Mapping[str, Tool]: ...

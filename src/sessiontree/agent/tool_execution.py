@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 from msgspec import UNSET
 
-from sessiontree.agent.jsonable import find_write_problem, make_jsonable
-from sessiontree.agent.permissions import Denial, Permissions
-from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
+from sessiontree.agent.permissions import Denial
+from sessiontree.agent.queues import RunHost
+from sessiontree.agent.run_writer import find_write_problem
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, make_jsonable, normalize_output
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import ToolCall, build_text_blocks, tool_result
 from sessiontree.hooks.bus import Hooks
@@ -23,7 +23,7 @@ from sessiontree.hooks.events import (
     Signal,
     ToolCallAnswer,
     ToolDenied,
-    ToolResult,
+    ToolReturned,
     ToolStart,
     ToolUpdate,
 )
@@ -52,55 +52,40 @@ def group_calls(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterato
         yield group
 
 
-async def run_tool_call(
-    call: ToolCall,
-    tools: Mapping[str, Tool],
-    hooks: Hooks,
-    *,
-    cwd: str,
-    signal: Signal,
-    agent: Any,
-    permissions: Permissions | None = None,
-) -> ToolOutput:
+async def run_tool_call(agent: RunHost, call: ToolCall, signal: Signal, tools: Mapping[str, Tool]) -> ToolOutput:
     """Run a call and return its output. Failures are outputs too: the model sees them and continues.
 
-    Handlers may change the arguments; after that, `permissions` decide whether the call runs. `None` allows all calls.
+    Handlers may change the arguments; after that, the permissions of the agent decide whether the call runs.
     """
+    hooks = agent.hooks
     event, answer = await hooks.ask(BeforeToolCall(call=call))
     if answer.cancel:
         reason = answer.reason if isinstance(answer, ToolCallAnswer) and answer.reason is not UNSET else ""
         output = ToolOutput(content=f"The call was blocked{f': {reason}' if reason else '.'}", is_error=True)
     else:
         call = event.call
-        denied = None
-        if permissions is not None:
-            denied = await _check_permission(permissions, call, tools, hooks, cwd)
-        if denied is None:
+        output = await _check_permission(agent, call, tools.get(call.name))
+        if output is None:
             await hooks.emit(ToolStart(call=call))
-            output = await _run_tool(call, tools, hooks, cwd, signal, agent)
-        else:
-            output = denied
+            output = await _run_tool(agent, call, signal, tools)
     content, details = build_text_blocks(make_jsonable(output.content)), make_jsonable(output.details)
-    result, _ = await hooks.ask(ToolResult(call=call, content=content, is_error=output.is_error, details=details))
+    result, _ = await hooks.ask(ToolReturned(call=call, content=content, is_error=output.is_error, details=details))
     given = ToolOutput(
         content=make_jsonable(result.content), is_error=result.is_error, details=make_jsonable(result.details)
     )
     return normalize_output(given)
 
 
-async def _check_permission(
-    permissions: Permissions, call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str
-) -> ToolOutput | None:
+async def _check_permission(agent: RunHost, call: ToolCall, tool: Tool | None) -> ToolOutput | None:
     """Return the output for a call that is denied; `None` if the call is allowed."""
-    tool = tools.get(call.name)
-    if tool is None:
-        return None  # the call fails later: the tool is unknown
+    if agent.permissions is None or tool is None:
+        return None  # an unknown tool fails later
 
     def warn(text: str) -> None:
-        hooks.notify_listeners(Notice(level="warning", text=text))
+        agent.hooks.notify_listeners(Notice(level="warning", text=text))
 
     try:
-        denial = await permissions.check(tool, call, tool.parse(call.arguments), cwd, warn)
+        denial = await agent.permissions.check(tool, call, tool.parse(call.arguments), agent.cwd, warn)
     except ToolError:
         return None  # the call fails later: its arguments are invalid
     except Exception as error:  # noqa: BLE001 - a check that fails denies the call
@@ -108,14 +93,12 @@ async def _check_permission(
         denial = Denial(call=call, title=call.name, reason=why, rule=None)
     if denial is None:
         return None
-    await hooks.emit(ToolDenied(call=call, title=denial.title, reason=denial.reason, rule=denial.rule))
+    await agent.hooks.emit(ToolDenied(call=call, title=denial.title, reason=denial.reason, rule=denial.rule))
     details = {"denied": denial.reason, "title": denial.title, "rule": denial.rule}
     return ToolOutput(content=denial.message, is_error=True, details=details)
 
 
-async def _run_tool(
-    call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str, signal: Signal, agent: Any
-) -> ToolOutput:
+async def _run_tool(agent: RunHost, call: ToolCall, signal: Signal, tools: Mapping[str, Tool]) -> ToolOutput:
     tool = tools.get(call.name)
     if tool is None:
         known = f"tools: {', '.join(tools)}" if tools else "no tools are available"
@@ -124,9 +107,9 @@ async def _run_tool(
         context = ToolContext(
             call=call,
             arguments=tool.parse(call.arguments),
-            cwd=cwd,
+            cwd=agent.cwd,
             signal=signal,
-            update=_build_update_callback(call, hooks),
+            update=_build_update_callback(call, agent.hooks),
             agent=agent,
         )
         return normalize_output(await tool.run(context))

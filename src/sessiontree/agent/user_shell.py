@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.tools.command_runner import CommandError, CommandResult, run_command
-from sessiontree.agent.tools.environment import clean_environment
+from sessiontree.agent.tools.bash_tool import CommandError, CommandResult, run_command
+from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.config import Config
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, build_bash_execution
@@ -52,7 +52,7 @@ class UserShell:
         def update(text: str) -> None:
             self._hooks.notify_listeners(ToolUpdate(call=call, text=text))
 
-        record = BackgroundWriter(branch)
+        writer = BackgroundWriter(branch)
         running = asyncio.create_task(
             run_command(
                 command,
@@ -65,7 +65,7 @@ class UserShell:
         )
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-        writing = asyncio.create_task(self._write_result(running, record, command, in_context))
+        writing = asyncio.create_task(self._write_result(running, writer, command, in_context))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
         try:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
     from sessiontree.commands.controller import SessionController
     from sessiontree.config import Config, PermissionMode
-    from sessiontree.extensions.source_files import ExtensionFiles
+    from sessiontree.extensions.trusted_files import ExtensionFiles
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
@@ -192,6 +193,45 @@ def select_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
     if none:
         return ()
     return builtin_tools() if names is None else builtin_tools(*filter(None, map(str.strip, names.split(","))))
+
+
+class AgentFlags(NamedTuple):
+    """The values of the options that `agent_options` adds."""
+
+    tools: str | None
+    no_tools: bool
+    cwd: str | None
+    permission_mode: PermissionMode | None
+    allow: tuple[str, ...]
+    extensions: tuple[str, ...]
+
+    def set_up(self) -> AgentSetup:
+        """Raises `ConfigError` and `UsageError` for settings and options that are invalid."""
+        return AgentSetup(
+            select_tools(self.tools, self.no_tools),
+            self.extensions,
+            cwd=self.cwd,
+            permission_mode=self.permission_mode,
+            allow=self.allow,
+        )
+
+
+def agent_options(function: F) -> F:
+    """Add the options of a command that runs agents. The command gets them as one argument, `agents`."""
+
+    @wraps(function)
+    def command(**options: Any) -> Any:
+        flags = AgentFlags(*map(options.pop, AgentFlags._fields))
+        return function(agents=flags, **options)
+
+    return tool_options(cwd_option(permission_options(extension_option(command))))  # pyright: ignore[reportReturnType]
+
+
+def tool_options(function: F) -> F:
+    """Add `--tools` and `--no-tools`, as `tools` and `no_tools`. Pass them to `select_tools`."""
+    none = click.option("--no-tools", is_flag=True, help="Give agents no built-in tools.")
+    names = "Built-in tools that agents may use, comma-separated. Default: all."
+    return click.option("--tools", metavar="NAMES", help=names)(none(function))
 
 
 # Permissions

@@ -25,7 +25,7 @@ from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id
 from sessiontree.session import Session
-from sessiontree.store import lock_wait
+from sessiontree.store import lock
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -84,8 +84,8 @@ class LazyGroup(click.Group):
 COMMAND_GROUPS = {
     "Ask a model": {
         "chat": "chat",
-        "prompt": "prompt",
-        "fan-out": "fan_out",
+        "prompt": "chat",
+        "fan-out": "experiment",
         "ab": "experiment",
         "swarm": "swarm",
     },
@@ -114,11 +114,11 @@ COMMAND_GROUPS = {
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"
     ),
     "Other": {
-        "models": "models",
+        "models": "getting_started",
         "worker": "swarm_worker",
         "serve": "serve",
         "token": "serve",
-        "demo": "demo",
+        "demo": "getting_started",
         "completion": "app",
     },
 }
@@ -147,8 +147,8 @@ def app(ctx: click.Context, color: bool | None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Print errors as one line, never as a traceback."""
     _replace_closed_streams()
-    lock_wait.report = warn
-    lock_wait.resume_waiting()
+    lock.report = warn
+    lock.resume_waiting()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -163,7 +163,7 @@ def run(arguments: list[str]) -> int:
             return fail(f"{message.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return fail(error.format_message())
     except SessionTreeError as error:
-        if isinstance(error, LockTimeout) and lock_wait.has_stopped_waiting():
+        if isinstance(error, LockTimeout) and lock.has_stopped_waiting():
             return fail(f"aborted: {error}", STOPPED)
         return fail(str(error))
     except (click.Abort, KeyboardInterrupt):
@@ -230,7 +230,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
         def stop(number: int, frame: FrameType | None) -> None:
-            lock_wait.stop_waiting()
+            lock.stop_waiting()
             before(number, frame)
 
         signal.signal(signal.SIGINT, stop)

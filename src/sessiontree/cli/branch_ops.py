@@ -273,14 +273,9 @@ def compact(
     elif entry is None:
         echo("nothing to compact")
     else:
-        keeps = "nothing kept" if kept is None else f"kept from {format_id(kept)}"
-        echo(
-            entry,
-            dim(
-                f"on {escape_line(on.name)}, {keeps}; before: "
-                f"{pluralize(tokens or 0, 'token', shown=f'{tokens or 0:,}')}"
-            ),
-        )
+        keeps = "nothing" if kept is None else f"entries from {format_id(kept)}"
+        before = pluralize(tokens or 0, "token", shown=f"{tokens or 0:,}")
+        echo(entry, dim(f"on {escape_line(on.name)}, keeping {keeps}; {before} before"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree uncompact @ --branch cache")

@@ -25,6 +25,7 @@ from sessiontree.cli.inspect import echo_branches
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
 from sessiontree.core.context import build_path_context
 from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message
+from sessiontree.core.message_input import check_new_message
 from sessiontree.core.messages import (
     COST_KEYS,
     USAGE_KEYS,
@@ -39,10 +40,11 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import NotJson, read_object
-from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
+from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.library import catalog
-from sessiontree.session import NewEntry, Session
+from sessiontree.session import Item, Session
 
 file_option = click.option(
     "-o",
@@ -68,11 +70,11 @@ ROLES = ("user", "assistant", "toolResult", "custom")
 def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_json: bool) -> None:
     """Create a session."""
     _check_target(file, folder)
-    with catalog.create(name, cwd=cwd, dir=folder, file=file) as session:
+    with catalog.create_session(name, cwd=cwd, dir=folder, file=file) as session:
         if as_json:
-            echo_json({"session": session.id, "file": str(session.file or session.location)})
+            echo_json({"session": session.id, "file": session.location})
         else:
-            echo(session.id, dim(escape_line(str(session.file or session.location))))
+            echo(session.id, dim(escape_line(session.location)))
 
 
 def _check_target(file: str | None, folder: str | None) -> None:
@@ -125,14 +127,14 @@ def append(
     with edit_session(session) as to:
         target = UNSET if branch is None else to.branch(branch).name
 
-        def build() -> NewEntry:
-            return NewEntry(*_build_body(to, role, words, message, entry, at or branch or "HEAD", options))
+        def build() -> Item:
+            return Item(*_build_body(to, role, words, message, entry, at or branch or "HEAD", options))
 
         if at is None:
             written = to.append_at_head(build, branch=target)
         else:
-            body, extra, _ = build()
-            written = to.append(body, parent=at, branch=target, extra=extra)
+            new = build()
+            written = to.append(new.body, parent=at, branch=target, extra=new.extra)
         on = written.branch if isinstance(written.branch, str) else None
         if as_json:
             echo_json({"id": written.id, "parent": written.parent, "branch": on})
@@ -163,11 +165,12 @@ def _build_body(
     wire = _parse_object(text or "", option)
     try:
         if message is not None:
-            check_message(wire)
-            return Message(wire), {}
+            return Message(check_new_message(wire)), {}
         body, extra = parse_entry(wire)
     except IncompleteEntry as missing:
         raise click.UsageError(f"{option} needs {missing}") from None
+    except InvalidOperation as error:
+        raise click.UsageError(f"{option}: {error}") from None
     if isinstance(body, BranchPoint):
         raise click.UsageError("--entry cannot create a branch; use `sessiontree branch`")
     return body, extra
@@ -376,11 +379,9 @@ def fork(
     source = open_session(session, read_only=True)
     with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as forked:
         if as_json:
-            echo_json(
-                {"session": forked.id, "file": str(forked.file or forked.location), "forkedFrom": forked.forked_from}
-            )
+            echo_json({"session": forked.id, "file": forked.location, "forkedFrom": forked.forked_from})
         else:
-            echo(forked.id, dim(escape_line(str(forked.file or forked.location))))
+            echo(forked.id, dim(escape_line(forked.location)))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree migrate old.jsonl")
@@ -393,7 +394,7 @@ def migrate(session: str, as_json: bool) -> None:
         migrated = opened.migrate()
         if as_json:
             problems = [encode_problem(problem) for problem in opened.problems]
-            file = str(opened.file or opened.location)
+            file = opened.location
             echo_json({"migrated": migrated, "from": version, "file": file, "problems": problems})
         elif migrated:
             echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is next to the file"))

@@ -1,24 +1,23 @@
-"""The `ab` command: run several variants from one place many times and compare them."""
+"""Commands that continue one place in several ways: `fan-out` once each, `ab` many times to find the best."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, get_args
 
 import click
+import msgspec
 
 from sessiontree.cli.agent_setup import (
-    AgentSetup,
+    AgentFlags,
     RunningController,
+    agent_options,
     budget_options,
     build_budget,
-    cwd_option,
-    extension_option,
-    permission_options,
     print_denials,
     print_notice,
-    select_tools,
 )
 from sessiontree.cli.app import (
     MODEL_FAILED,
@@ -31,14 +30,24 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
-from sessiontree.cli.output import ProgressTable, bold, dim, echo, echo_json, escape_line, print_table, warn
+from sessiontree.cli.output import (
+    ProgressTable,
+    bold,
+    dim,
+    echo,
+    echo_json,
+    escape_line,
+    escape_lines,
+    print_table,
+    warn,
+)
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
+    from sessiontree.agent.fan_out import Attempt, Variant
     from sessiontree.commands.controller import SessionController
-    from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
@@ -105,11 +114,7 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 )
 @budget_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed for the order of the runs.")
-@click.option("--tools", metavar="NAMES", help="Built-in tools that the agents may use, comma-separated. Default: all.")
-@click.option("--no-tools", is_flag=True, help="Give the agents no built-in tools.")
-@cwd_option
-@permission_options
-@extension_option
+@agent_options
 @click.option(
     "--resume",
     metavar="NAME",
@@ -137,12 +142,7 @@ def ab(
     max_tokens: int | None,
     max_time: float | None,
     seed: int,
-    tools: str | None,
-    no_tools: bool,
-    cwd: str | None,
-    permission_mode: PermissionMode | None,
-    allow: tuple[str, ...],
-    extensions: tuple[str, ...],
+    agents: AgentFlags,
     resume: str | None,
     promoted: bool,
     as_json: bool,
@@ -166,7 +166,7 @@ def ab(
 
     parsed_arms = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = build_budget(max_cost, max_tokens, max_time)
-    setup = AgentSetup(select_tools(tools, no_tools), extensions, cwd=cwd, permission_mode=permission_mode, allow=allow)
+    setup = agents.set_up()
     setup.hooks.listen(print_notice)
     with open_session(session) as opened:
 
@@ -363,8 +363,10 @@ def _list_experiments(session: str, *, as_json: bool) -> int:
     return 0
 
 
-def _format_tokens(count: float) -> str:
-    return pluralize(count, "token", shown=f"{count:,.0f}")
+def _format_spending(tokens: float, cost: float) -> str:
+    """Return tokens and cost. A cost of 0 is left out, because it may be unknown."""
+    shown = pluralize(tokens, "token", shown=f"{tokens:,.0f}")
+    return f"{shown}, {format_dollars(cost)}" if cost else shown
 
 
 def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
@@ -381,11 +383,11 @@ def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
             echo("failed:", escape_line(f"{run.branch}: {run.error}"))
     for arm in result.arms:
         if arm.failed_tokens or arm.failed_cost:
-            usage = f"{_format_tokens(arm.failed_tokens)}, {format_dollars(arm.failed_cost)}"
-            echo(dim(escape_line(f"failed runs of {arm.arm} used {usage}, not counted above")))
+            used = _format_spending(arm.failed_tokens, arm.failed_cost)
+            echo(dim(escape_line(f"failed runs of {arm.arm} used {used}, not counted above")))
     if result.judging_tokens:
-        usage = f"{_format_tokens(result.judging_tokens)}, {format_dollars(result.judging_cost)}"
-        echo(dim(f"scoring used {usage}, not counted above"))
+        used = _format_spending(result.judging_tokens, result.judging_cost)
+        echo(dim(f"scoring used {used}, not counted above"))
     if result.winner is None:
         echo(bold("no winner:"), escape_line(result.reason))
     else:
@@ -424,3 +426,84 @@ def _format_metric(metric: str, value: float | None) -> str:
             return f"{round(value, 1) + 0:.1f}s"  # avoid -0.0
         case _:
             return f"{value:.3g}"
+
+
+# Fan out
+
+
+@app.command(
+    "fan-out",
+    epilog='\b\nExamples:\n  sessiontree fan-out @ --prompt "Try a cache." --prompt "Try a table."\n'
+    "  sessiontree fan-out @ --at HEAD~1 --model openai:gpt-5.5 --model anthropic:claude-sonnet-5",
+)
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="Place to continue from.")
+@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, help="User message to send there; repeatable.")
+@click.option("--model", "models", metavar="NAME", multiple=True, help="Model to continue with; repeatable.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="Name of a branch; give one for each, in order.")
+@agent_options
+@json_option
+def fan_out(
+    session: str,
+    at: str,
+    prompts: tuple[str, ...],
+    models: tuple[str, ...],
+    names: tuple[str, ...],
+    agents: AgentFlags,
+    as_json: bool,
+) -> int:
+    """Continue one place in several ways at once, each on its own branch.
+
+    Every prompt goes to every model. Without a prompt, the models answer the last message. The current branch does not
+    move; use `promote` to continue from one of the others.
+    """
+    from sessiontree.agent.fan_out import Variant
+
+    pairs = list(product(prompts or (None,), models or (None,)))
+    if names and len(names) != len(pairs):
+        raise click.UsageError(f"--name: expected {len(pairs)}, one for each branch, not {len(names)}")
+    setup = agents.set_up()
+    setup.hooks.listen(print_notice)
+    with open_session(session) as opened:
+        selected = {name: setup.select_model(name, opened.head) for _, name in pairs}
+        variants = [
+            Variant(prompt=prompt, model=selected[name], name=branch)
+            for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
+        ]
+        attempts = run_async(_run_variants(setup.attach(opened, model=selected[pairs[0][1]]), at, variants))
+        warn_set_aside(opened)
+        for attempt, variant in zip(attempts, variants, strict=True):
+            _print_attempt(attempt, variant, as_json=as_json)
+        print_denials(setup.permissions)
+    return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
+
+
+async def _run_variants(running: RunningController, at: str, variants: list[Variant]) -> list[Attempt]:
+    from sessiontree.agent.fan_out import fan_out as run_fan_out
+    from sessiontree.hooks.events import Event, Notice
+
+    def watch(branch: str, event: Event) -> None:
+        if isinstance(event, Notice):
+            warn(f"{branch}: {event.text}")
+
+    async with running as controller:
+        return await run_fan_out(
+            controller.session,
+            at,
+            variants,
+            options=msgspec.structs.replace(controller.options, tools=controller.tools, cwd=controller.cwd),
+            hooks=controller.hooks,
+            watch=watch,
+        )
+
+
+def _print_attempt(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
+    outcome, branch = attempt.outcome, attempt.branch
+    model = None if variant.model is None else variant.model.info.name
+    error = str(outcome.error) if outcome.error else "cancelled" if outcome.cancelled else None
+    if as_json:
+        wire = {"branch": branch.name, "head": branch.leaf, "prompt": variant.prompt, "model": model}
+        echo_json({**wire, "text": outcome.text, "error": error})
+        return
+    echo(bold(escape_line(branch.name)), escape_line(f"{format_id(branch.leaf)}  {model}"))
+    click.echo(escape_lines(outcome.text if error is None else f"failed: {error}"))

@@ -38,8 +38,15 @@ from sessiontree.cli.output import (
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, read_raws
-from sessiontree.core.entry_text import CallLookup, format_entry, format_entry_row
-from sessiontree.core.messages import coerce_string, extract_text, get_entry_role, get_role, get_tool_calls
+from sessiontree.core.entry_text import EXECUTIONS, CallLookup, describe_execution, format_entry, format_entry_row
+from sessiontree.core.messages import (
+    coerce_string,
+    estimate_tokens,
+    extract_text,
+    get_entry_role,
+    get_role,
+    get_tool_calls,
+)
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.core.outline import (
     DEEP_NOTE,
@@ -52,7 +59,6 @@ from sessiontree.core.outline import (
     survey_tree,
 )
 from sessiontree.core.problems import encode_problem
-from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
 
@@ -91,7 +97,7 @@ def _choose_and_navigate(context: click.Context, name: str) -> None:
     except ModuleNotFoundError as error:
         raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
-    from sessiontree.cli.branch_ops import navigate  # cycle: `tree --choose` runs the navigate command
+    from sessiontree.cli.branch_ops import navigate  # cycle: `tree --interactive` runs the navigate command
 
     with open_session(name) as session:
         choice = choose_entry(session, config.load())
@@ -273,11 +279,9 @@ def format_message(message: JsonObject) -> str:
     import json
 
     parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
-    if get_role(message) in ("bashExecution", "pythonExecution"):
-        parts = [
-            f"$ {coerce_string(message.get('command')) or coerce_string(message.get('code'))}",
-            coerce_string(message.get("output")),
-        ]
+    if get_role(message) in EXECUTIONS:
+        command, output, *_ = describe_execution(message)
+        parts = [f"$ {command}", output]
     parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in get_tool_calls(message)]
     if message.get("errorMessage"):
         parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
@@ -416,7 +420,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
         tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
         cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
-        seconds = f"{stats.time / 1000:.1f}s"
+        seconds = f"{stats.seconds:.1f}s"
         rows.append(
             [escape_line(stats.name), *map(str, counts), tokens, cost, seconds, escape_line(", ".join(stats.models))]
         )
@@ -424,11 +428,19 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     for item in result.differences:
         if item.metric == metric:
             percent = "" if item.percent is None else f" ({item.percent:+.1f} %)"
-            echo(f"{escape_line(item.a)} → {escape_line(item.b)}: {item.metric} {item.diff:+g}{percent}")
+            change = _format_change(metric, item.diff)
+            echo(f"{escape_line(item.a)} → {escape_line(item.b)}: {item.metric} {change}{percent}")
     if result.winner is None:
         echo(bold("no winner:"), escape_line(result.reason))
     else:
         echo(bold(f"winner: {escape_line(result.winner)}"), dim(f"({result.reason})"))
+
+
+def _format_change(metric: str, change: float) -> str:
+    """Return a difference with its sign and unit."""
+    if metric == "cost":
+        return f"{'+' if change >= 0 else ''}{format_dollars(change)}"
+    return f"{change:+.1f}s" if metric == "time" else f"{change:+,g}"
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree diff @ cache dict")

@@ -30,15 +30,17 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table
-from sessiontree.cli.swarm_output import (
+from sessiontree.cli.swarm_run import (
     EventPrinter,
     StartedSwarm,
+    SwarmSetup,
     encode_status,
     format_usage,
     get_display_state,
+    load_swarm_file,
     print_status,
 )
-from sessiontree.cli.swarm_worker import database_option
+from sessiontree.cli.swarm_worker import DurableOptions, durable_options
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.places import ID_PREFIX_LENGTH
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.model.base import Model
     from sessiontree.session import Session
-    from sessiontree.swarm.status import SwarmStatus
+    from sessiontree.swarm.records import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
 
@@ -61,12 +63,11 @@ def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator
     if session is not None:
         yield open_session(session, read_only=True)
         return
-    from sessiontree.server.session_locator import SessionScanner
     from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
-    scanner = SessionScanner(SWARM_RECORD_TYPE)
+    word = f'"{SWARM_RECORD_TYPE}"'.encode()
     for summary in catalog.sessions(all=everywhere):
-        if not summary.is_damaged and scanner.may_contain(summary.file):
+        if not summary.is_damaged and catalog.may_contain(summary.file, word):
             yield open_session(summary.file, read_only=True)  # not by id, which copies share
 
 
@@ -120,18 +121,6 @@ def swarm_session_option(function: F) -> F:
     return click.option("--session", metavar="SESSION", help=help)(function)
 
 
-def durable_options(function: F) -> F:
-    for option in (
-        database_option,
-        click.option(
-            "--concurrency", type=click.IntRange(1), help="With --durable: maximum number of agents at a time."
-        ),
-        click.option("--durable", is_flag=True, help="Run the agents in `sessiontree worker` processes."),
-    ):
-        function = option(function)
-    return function
-
-
 # Run and resume
 
 
@@ -173,7 +162,6 @@ def run(
     Ctrl-C stops the agents; `swarm resume` continues. Exit codes: 0 on success, 1 on an error, 3 if the swarm did not
     finish or an agent failed, 130 if interrupted.
     """
-    from sessiontree.cli.swarm_setup import DurableOptions, SwarmSetup, load_swarm_file
     from sessiontree.swarm.swarm import Swarm
 
     swarm_file = load_swarm_file(file)
@@ -221,7 +209,7 @@ def run(
     (existing or scratch).resolve_place(at or swarm_file.at)
     if workers is not None:
         workers.check()
-    target = existing or catalog.create(swarm_file.name, cwd=cwd or ".")
+    target = existing or catalog.create_session(swarm_file.name, cwd=cwd or ".")
     try:
         with target:
             return setup.run_to_end(target, start, swarm_file, as_json=as_json)
@@ -279,7 +267,6 @@ def resume(
     If another process holds a paused swarm, the swarm continues there. The limits that you give replace the saved
     ones; the others stay.
     """
-    from sessiontree.cli.swarm_setup import DurableOptions, SwarmSetup, load_swarm_file
     from sessiontree.swarm.durable import check_not_with_workers
     from sessiontree.swarm.replay import SwarmTracker
     from sessiontree.swarm.swarm import Swarm

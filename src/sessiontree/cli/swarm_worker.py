@@ -1,10 +1,10 @@
-"""The `worker` command: a process that runs the agents of durable swarms."""
+"""Workers: the `worker` command, which runs the agents of durable swarms, and the options of such swarms."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -15,18 +15,22 @@ from sessiontree.cli.agent_setup import (
     print_denials,
     project_option,
     select_tools,
+    tool_options,
 )
-from sessiontree.cli.app import STOPPED, app, json_option
+from sessiontree.cli.app import STOPPED, F, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table, warn
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
+    from sessiontree.cli.swarm_run import SwarmFile  # cycle: only for type checkers
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.session import Session
     from sessiontree.swarm.durable.database import JobRequest
+    from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.durable.worker import DurableWorker, WrapModel
+    from sessiontree.swarm.records import CreatedRecord
     from sessiontree.swarm.swarm import Swarm
 
 database_option = click.option(
@@ -34,6 +38,54 @@ database_option = click.option(
     metavar="ADDRESS",
     help="Job queue: a PostgreSQL address or a SQLite file. Default: SESSIONTREE_STORE, else a file in the home.",
 )
+
+
+def durable_options(function: F) -> F:
+    for option in (
+        database_option,
+        click.option(
+            "--concurrency", type=click.IntRange(1), help="With --durable: maximum number of agents at a time."
+        ),
+        click.option("--durable", is_flag=True, help="Run the agents in `sessiontree worker` processes."),
+    ):
+        function = option(function)
+    return function
+
+
+class DurableOptions(NamedTuple):
+    """How workers run a swarm."""
+
+    concurrency: int | None
+    database: str | None
+
+    @classmethod
+    def from_options(cls, durable: bool, concurrency: int | None, database: str | None) -> DurableOptions | None:
+        """Return the options, or `None` if the agents run in this process."""
+        if not durable and (concurrency is not None or database is not None):
+            raise click.UsageError("--concurrency and --database require --durable")
+        return cls(concurrency, database) if durable else None
+
+    def check(self) -> None:
+        """Check that jobs can be queued. Raises `StoreError` if the database is not available."""
+        try:
+            from sessiontree.swarm.durable.database import WorkDatabase
+        except ModuleNotFoundError as error:
+            raise InvalidOperation("durable swarms need an extra: pip install 'sessiontree[swarm]'") from error
+        WorkDatabase(self.database).migrate()
+
+    def create_executor(self, session: Session, description: SwarmFile | CreatedRecord) -> DurableExecutor:
+        from sessiontree.agent.system_prompt import join_parts
+        from sessiontree.swarm.durable.executor import DurableExecutor
+
+        system = description.system
+        return DurableExecutor(
+            session,
+            database=self.database,
+            concurrency=self.concurrency,
+            tools=description.tools,
+            system=join_parts(system) if isinstance(system, tuple) else system,
+            thinking=description.thinking,
+        )
 
 
 @app.command(
@@ -50,8 +102,7 @@ database_option = click.option(
     metavar="SECONDS",
     help="How long the worker may be unreachable before other workers take its jobs. Default: 20.",
 )
-@click.option("--tools", metavar="NAMES", help="Built-in tools that agents may use, comma-separated. Default: all.")
-@click.option("--no-tools", is_flag=True, help="Give agents no built-in tools.")
+@tool_options
 @project_option
 @permission_options
 @extension_option
@@ -79,8 +130,8 @@ def worker(
     import asyncio
 
     try:
-        from sessiontree.swarm.durable.roster import LEASE
         from sessiontree.swarm.durable.worker import DurableWorker
+        from sessiontree.swarm.durable.worker_roster import LEASE
     except ModuleNotFoundError as error:
         raise InvalidOperation("workers need an extra: pip install 'sessiontree[swarm]'") from error
     if listing:
@@ -172,7 +223,7 @@ async def _run_until_signal(worker: DurableWorker) -> None:
 
 def _list_workers(database: str | None, *, as_json: bool) -> int:
     from sessiontree.swarm.durable.database import WorkDatabase
-    from sessiontree.swarm.durable.roster import Roster
+    from sessiontree.swarm.durable.worker_roster import Roster
 
     jobs = WorkDatabase(database)
     jobs.migrate()

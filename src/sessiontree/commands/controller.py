@@ -18,14 +18,13 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.factory import AgentOptions, create_agent
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
+from sessiontree.agent.system_prompt import build_coding_prompt
 from sessiontree.agent.tool import Tool
-from sessiontree.agent.tools.command_runner import CommandResult
+from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
-from sessiontree.commands.host import HeadlessHost, Host
+from sessiontree.commands.host import HeadlessHost, Host, WorkingFolder
 from sessiontree.commands.models import ConfiguredModels, Models, get_model_name
-from sessiontree.commands.move_guard import MoveGuard
-from sessiontree.commands.registry import CommandOutcome, CommandRegistry, parse_line
-from sessiontree.commands.working_folder import WorkingFolder
+from sessiontree.commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import BRANCH_PREFIX, find_branch, find_free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -43,8 +42,8 @@ from sessiontree.hooks.events import (
 from sessiontree.hooks.ui_protocol import NoUi, Ui
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
-from sessiontree.ops.fork import ForkOutcome, fork
-from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
+from sessiontree.ops.fork import ForkOutcome, fork_session
+from sessiontree.ops.navigate import MoveGuard, NavigateOutcome, execute_navigation, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
 
@@ -84,14 +83,8 @@ class SessionController:
 
         A `fresh` session was created for this controller. It is deleted if it is still empty when the user leaves it.
         """
-        if commands is None:
-            from sessiontree.commands.builtin import (
-                get_builtin_commands,  # cycle: built-in commands act on the controller
-            )
-
-            commands = CommandRegistry(get_builtin_commands())
         self.session = session
-        self.commands = commands
+        self.commands = CommandRegistry(get_builtin_commands()) if commands is None else commands
         self.hooks = Hooks() if hooks is None else hooks
         self.options = AgentOptions() if options is None else options
         self.settings = self.options.settings
@@ -227,6 +220,7 @@ class SessionController:
         context = self.hooks.context
         context.session, context.branch, context.agent = self.session, self.branch, None
         context.cwd = self.cwd
+        context.build_system_prompt = build_coding_prompt
         if model is not None:
             options = structs.replace(self.options, tools=self.tools, thinking=thinking, cwd=self.cwd)
             self._agent = create_agent(self.branch, model, self.hooks, options)
@@ -248,13 +242,13 @@ class SessionController:
         self._moves.abort_unwritten()
         await self._moves.wait()
         if self._agent is not None:
-            await self._agent.shutdown()
+            await self._agent.abort_and_wait()
         await self._shell.shutdown()
 
     async def _release_session(self) -> None:
         await self._stop_activity()  # handlers may have started something new
         if self._agent is not None:
-            self._agent.close()
+            await self._agent.close()
             self._agent = None
         self.session.close()
 
@@ -312,7 +306,7 @@ class SessionController:
     async def send_prompt(self, words: str, images: Sequence[JsonObject] = ()) -> Outcome:
         """Send a prompt to the model, even if it looks like a command."""
         self.ensure_not_moving()
-        return await self.agent.prompt(words, images)
+        return await self.agent.run(words, images)
 
     async def _run_shell_command(self, command: str, *, in_context: bool) -> CommandResult:
         """Run a shell command and append its output to the session. There may be no agent."""
@@ -461,7 +455,7 @@ class SessionController:
         A fork before a user's message puts the message in the editor.
         """
         self.ensure_idle()
-        outcome = await fork(self.session, self.qualify_place(place), hooks=self.hooks, position=position)
+        outcome = await fork_session(self.session, self.qualify_place(place), hooks=self.hooks, position=position)
         if outcome.session is not None and await self._adopt_session(outcome.session, "fork"):
             self._set_editor_text(outcome.editor_text)
         return outcome

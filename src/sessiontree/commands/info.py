@@ -9,29 +9,30 @@ from msgspec.structs import replace
 
 from sessiontree.agent.permission_rules import PERMISSION_MODES
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.unsaved_messages import save_messages
-from sessiontree.commands.arguments import (
+from sessiontree.agent.run_writer import save_messages
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import format_id, format_table, make_excerpt
+from sessiontree.commands.models import ConfiguredModels
+from sessiontree.commands.registry import (
     BRANCH,
     FILE,
     LEVELS,
     PLACE,
+    Argument,
+    Command,
+    CommandOutcome,
     complete_commands,
     complete_levels,
     complete_models,
     complete_modes,
 )
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.formatting import format_id, format_table, make_excerpt
-from sessiontree.commands.models import ConfiguredModels
-from sessiontree.commands.registry import Argument, Command, CommandOutcome
 from sessiontree.comparison import Comparison, Diff, format_usage
 from sessiontree.config import PermissionMode
-from sessiontree.core.context import explain
+from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import Message
 from sessiontree.core.entry_text import CallLookup, format_entry_row
-from sessiontree.core.messages import extract_text, get_role
+from sessiontree.core.messages import CHARACTERS_PER_TOKEN, extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
-from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import compare, diff
 
@@ -55,14 +56,15 @@ async def _run_context(controller: SessionController, args: Sequence[str]) -> Co
     rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
     for item in explanation.entries:
         if item.reaches_model or item.represented_by is not None:
-            stands = f"replaced by {format_id(item.represented_by)}" if item.represented_by else item.reason
+            reason = "" if item.reason == UNCHANGED else item.reason
+            stands = f"replaced by {format_id(item.represented_by)}" if item.represented_by else reason
             tokens = f"~{item.tokens}" if item.reaches_model else ""
             rows.append(
                 [format_id(item.entry.id), make_excerpt(format_entry_row(item.entry, calls), 48), tokens, stands]
             )
     unseen = sum(len(part.text) for part in parts) // CHARACTERS_PER_TOKEN
     window = f" of {format_count(controller.model.info.context_window)}" if controller.model is not None else ""
-    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens (estimated); /context {FULL} shows the texts"
+    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens (estimated); /context {FULL} shows the text"
     return CommandOutcome(text="\n".join([*([format_table(rows)] if rows else []), total]))
 
 
@@ -95,7 +97,7 @@ async def _run_compare(controller: SessionController, args: Sequence[str]) -> Co
         tokens = format_count(stats.tokens) if "tokens" in stats.measured else "-"
         cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = map(str, (stats.entries, stats.tool_calls, stats.errors))
-        rows.append([stats.name, *counts, tokens, cost, f"{stats.time / 1000:.1f}s"])
+        rows.append([stats.name, *counts, tokens, cost, f"{stats.seconds:.1f}s"])
     ahead = f"winner: {found.winner} ({found.reason})" if found.winner else f"no winner: {found.reason}"
     return CommandOutcome(text=f"{format_table(rows)}\n{ahead}")
 
@@ -113,7 +115,7 @@ async def _run_copy(controller: SessionController, args: Sequence[str]) -> Comma
 async def _run_save_unsaved(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     messages = controller.agent.unsaved if controller.has_agent else []
     if not messages:
-        raise InvalidOperation("nothing is unsaved: every answer is in the session")
+        raise InvalidOperation("no unsaved answers: everything is in the session")
     file = os.path.join(controller.cwd, os.path.expanduser(args[0]))
     save_messages(file, messages)
     return CommandOutcome(text=f"Saved to {file}.")
@@ -213,20 +215,20 @@ COMMANDS = (
     ),
     Command(
         name="diff",
-        help="Show the difference of two places after their common ancestor; the default is the current one",
+        help="Compare the entries of two places; A alone is compared with the current place",
         run=_run_diff,
         arguments=(replace(PLACE, name="A", required=True), replace(PLACE, name="B")),
     ),
     Command(
         name="compare",
-        help="Compare the cost, tokens and time of branches; by default the current one with another",
+        help="Compare the cost, tokens and time of branches; one name is compared with this branch",
         run=_run_compare,
         arguments=(replace(BRANCH, required=True, repeated=True),),
     ),
     Command(name="copy", help="Copy the last answer to the clipboard", run=_run_copy),
     Command(
         name="save-unsaved",
-        help="Save answers that could not be written to the session to another file, one message per line",
+        help="Save answers that could not be written to the session, as JSON lines",
         run=_run_save_unsaved,
         arguments=(replace(FILE, required=True),),
     ),

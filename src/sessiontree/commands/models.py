@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from sessiontree.agent.agent_input import find_retrying_model
 from sessiontree.config import Config
 from sessiontree.core.context import State
 from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import RetryScheduled
 from sessiontree.model.base import Model
-from sessiontree.model.last_choice import recall_model, remember_model
-from sessiontree.model.retry import RetryAttempt, RetryingModel
 
 
 class Models(Protocol):
@@ -33,11 +31,7 @@ class ConfiguredModels:
         self._hooks = hooks
 
     def find(self, name: str | None = None) -> Model:
-        from sessiontree.model.selection import find_model
-
-        retry = self._settings.retry
-        found = find_model(name, self._settings)
-        return RetryingModel(found, attempts=retry.attempts, base_delay=retry.base_delay, on_retry=self._report_retry)
+        return find_retrying_model(name, self._settings, self._hooks)
 
     def list_names(self) -> list[str]:
         from sessiontree.model.selection import list_model_names
@@ -46,20 +40,18 @@ class ConfiguredModels:
 
     def remember(self, name: str) -> None:
         """Make this model the default, for other processes too. Raises `StoreError`."""
+        from sessiontree.model.selection import remember_model
+
         remember_model(name, self._settings.model)
 
     def describe_fallback(self, found: Model) -> str | None:
         """Return a warning if the default model is not the one that was chosen last."""
+        from sessiontree.model.selection import recall_model
+
         last = recall_model(self._settings.model)
         if last is None or last in (found.info.name, found.info.provider):
             return None
         return f"{last}, the model chosen last, is not available; using {found.info.name}"
-
-    def _report_retry(self, retry: RetryAttempt) -> None:
-        scheduled = RetryScheduled(
-            attempt=retry.attempt, attempts=retry.attempts, delay=retry.delay, error=str(retry.error)
-        )
-        self._hooks.notify_listeners(scheduled)
 
 
 def get_model_name(state: State) -> str | None:

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import BRANCH, FOCUS, PLACE, complete_labels, complete_places
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
-from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.commands.registry import (
+    BRANCH,
+    FOCUS,
+    PLACE,
+    Argument,
+    Command,
+    CommandOutcome,
+    complete_labels,
+    complete_places,
+)
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import find_last_prompt
@@ -120,7 +128,7 @@ async def _run_undo(controller: SessionController, args: Sequence[str]) -> Comma
 async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     prompt = find_last_prompt(controller.branch.path())
     if prompt is None:
-        raise InvalidOperation("no user message to answer again")
+        raise InvalidOperation("no message to retry")
     controller.agent  # noqa: B018 - without a model one does not set out
     outcome = await controller.move_to(prompt)
     return replace(

@@ -1,11 +1,12 @@
-"""Slash commands: their definition, their registry, parsing and completion.
+"""Slash commands: their definition, parsing, arguments, completion and registry.
 
 A `Command` has a name, a help text, arguments and a function. The `CommandRegistry` finds, completes and runs commands.
-The functions are in the other modules of this package and act on a `SessionController`.
+The functions of the built-in commands are in `info`, `navigation` and `sessions`. They act on a `SessionController`.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,7 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.config import CHOICES
+from sessiontree.core.entries import Message
+from sessiontree.core.messages import get_role
 from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.library import catalog
 
 if TYPE_CHECKING:
     from sessiontree.commands.controller import (
@@ -220,3 +225,94 @@ class CommandRegistry:
 
 def _filter_by_prefix(choices: Iterable[str], prefix: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(choice for choice in choices if choice.startswith(prefix)))
+
+
+# Arguments
+
+LEVELS = CHOICES["thinking"]
+
+
+def complete_branches(controller: SessionController, prefix: str) -> Iterable[str]:
+    return [name for name in controller.session.heads.heads if name not in controller.session.heads.archived]
+
+
+def complete_places(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete names first, and entry ids after four characters."""
+    names = ["HEAD", "root", *complete_branches(controller, prefix), *controller.session.tree.labels.values()]
+    return [*names, *(controller.session.tree.find_by_prefix(prefix) if len(prefix) >= 4 else ())]
+
+
+def complete_prompts(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete the user's messages on the path, the last one first."""
+    return [
+        entry.id
+        for entry in reversed(controller.branch.path())
+        if isinstance(entry.body, Message) and get_role(entry.body.message) == "user"
+    ]
+
+
+def complete_labels(controller: SessionController, prefix: str) -> Iterable[str]:
+    return controller.session.tree.labels.values()
+
+
+def complete_models(controller: SessionController, prefix: str) -> Iterable[str]:
+    return controller.models.list_names()
+
+
+def complete_levels(controller: SessionController, prefix: str) -> Iterable[str]:
+    return LEVELS
+
+
+def complete_modes(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete permission modes."""
+    from sessiontree.agent.permission_rules import PERMISSION_MODES
+
+    return PERMISSION_MODES
+
+
+def complete_sessions(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete names and ids of the sessions of this folder."""
+    known = catalog.sessions(controller.cwd)
+    return [word for summary in known for word in (summary.name, summary.id) if word]
+
+
+def complete_commands(controller: SessionController, prefix: str) -> Iterable[str]:
+    return [command.name for command in controller.commands]
+
+
+def complete_files(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete files and folders in the working folder."""
+    folder, _, _ = prefix.rpartition("/")
+    where = os.path.join(controller.cwd, os.path.expanduser(f"{folder}/" if "/" in prefix else ""))
+    try:
+        with os.scandir(where) as found:
+            listed = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))
+    except OSError:
+        return []
+    lead = f"{folder}/" if "/" in prefix else ""
+    return [f"{lead}{name}{'/' if is_folder else ''}" for name, is_folder in listed]
+
+
+PLACE = Argument(name="PLACE", complete=complete_places)
+PROMPT = Argument(name="MESSAGE", complete=complete_prompts)
+BRANCH = Argument(name="BRANCH", complete=complete_branches)
+FOCUS = Argument(name="FOCUS", rest=True)
+FILE = Argument(name="FILE", complete=complete_files)
+
+
+# Built-in commands
+
+ORDER = (
+    "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
+    "fork", "branch", "clone", "new", "resume", "session", "name", "search", "export", "export-branch",
+    "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "diff", "compare",
+    "model", "thinking", "permissions", "copy", "save-unsaved", "reload", "quit",
+)  # fmt: skip
+"""The built-in commands in the order of the help."""
+
+
+def get_builtin_commands() -> list[Command]:
+    from sessiontree.commands import info, navigation, sessions  # cycle: they define commands with the classes above
+
+    commands = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
+    return [commands[name] for name in ORDER]

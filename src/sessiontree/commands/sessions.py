@@ -9,11 +9,10 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import FILE, PLACE, PROMPT, complete_sessions
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import format_id, format_local_time, format_table, make_excerpt
 from sessiontree.commands.navigation import CANCELLED
-from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.commands.registry import FILE, PLACE, PROMPT, Argument, Command, CommandOutcome, complete_sessions
 from sessiontree.comparison import compute_stats, format_usage
 from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
@@ -71,7 +70,7 @@ def _format_fork(controller: SessionController, outcome: ForkOutcome) -> Command
     return (
         CANCELLED
         if outcome.cancelled
-        else CommandOutcome(text=f"In new session {_format_session_name(controller.session)}")
+        else CommandOutcome(text=f"Forked to session {_format_session_name(controller.session)}")
     )
 
 
@@ -81,7 +80,7 @@ def _format_session_name(session: Session) -> str:
 
 async def _run_new(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     created = await controller.create_session(args[0] if args else None)
-    return CommandOutcome(text=f"In new session {_format_session_name(controller.session)}") if created else CANCELLED
+    return CommandOutcome(text=f"Started session {_format_session_name(controller.session)}") if created else CANCELLED
 
 
 async def _run_resume(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -90,7 +89,7 @@ async def _run_resume(controller: SessionController, args: Sequence[str]) -> Com
     if wanted is None:
         return CommandOutcome()
     return (
-        CommandOutcome(text=f"In session {_format_session_name(controller.session)}")
+        CommandOutcome(text=f"Opened session {_format_session_name(controller.session)}")
         if await controller.open_session(wanted)
         else CANCELLED
     )
@@ -264,7 +263,7 @@ COMMANDS = (
         arguments=(PROMPT,),
     ),
     Command(
-        name="branch", help="The same as /fork; /branch-here stays in this session", run=_run_fork, arguments=(PROMPT,)
+        name="branch", help="Same as /fork; /branch-here stays in this session", run=_run_fork, arguments=(PROMPT,)
     ),
     Command(name="clone", help="Copy this path to a new session and continue there", run=_run_clone),
     Command(
@@ -300,7 +299,7 @@ COMMANDS = (
     ),
     Command(
         name="export-branch",
-        help="Export the path of a branch, or an entry and everything below it; .jsonl is a new session",
+        help="Export the path of a branch, or an entry and everything below it; .jsonl makes a new session",
         run=_run_export_branch,
         arguments=(replace(PLACE, name="BRANCH|PLACE"), FILE),
     ),

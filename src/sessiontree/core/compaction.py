@@ -13,6 +13,7 @@ from sessiontree.core.context import build_path_context
 from sessiontree.core.entries import Compaction, Entry, EntryId, JsonObject
 from sessiontree.core.messages import (
     convert_for_model,
+    estimate_tokens,
     get_answered_call,
     get_role,
     get_tool_calls,
@@ -20,7 +21,6 @@ from sessiontree.core.messages import (
     sum_usage,
 )
 from sessiontree.core.summary_prompts import TouchedFiles, collect_files, strip_file_lists
-from sessiontree.core.token_estimate import estimate_tokens
 
 RESERVE, KEEP_RECENT = 16_384, 20_000
 """Defaults for large windows, in tokens."""

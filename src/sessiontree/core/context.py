@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
+from sessiontree.core.conversion_result import ConvertedMessages
 from sessiontree.core.entries import (
     ENTRY_TYPES,
     Body,
@@ -29,10 +30,12 @@ from sessiontree.core.entries import (
     ModelChange,
     RuleInjection,
 )
+from sessiontree.core.message_input import find_unsent_blocks
 from sessiontree.core.messages import (
     build_text_blocks,
     coerce_string,
     convert_for_model,
+    estimate_tokens,
     extract_text,
     get_answered_call,
     get_entry_role,
@@ -42,10 +45,12 @@ from sessiontree.core.messages import (
     is_failed_turn,
     is_list,
     is_object,
+    iter_blocks,
 )
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.core.tree import Tree
+from sessiontree.core.upper_layers import load
+from sessiontree.errors import format_names
 
 NO_RESULT = "The tool was interrupted: no result was recorded."
 
@@ -104,7 +109,7 @@ class Context(Struct, frozen=True, kw_only=True):
         """Return the messages of a request: every tool call has a result, every result a call, and failed turns are
         removed.
         """
-        return [message for _, message in self.build_request()]
+        return self.pair_results().messages
 
     @property
     def awaits_answer(self) -> bool:
@@ -114,13 +119,18 @@ class Context(Struct, frozen=True, kw_only=True):
 
     def build_request(self) -> list[tuple[EntryId, JsonObject]]:
         """Return the messages of `to_llm`, each with its entry. A placeholder result has the entry of its call."""
+        paired = self.pair_results()
+        return list(zip(paired.sources, paired.messages, strict=True))
+
+    def pair_results(self) -> ResultPairing:
+        """Return the messages of `to_llm` as something that further messages can be added to."""
         calls = {call.id for message in self.messages for call in get_tool_calls(message)}
-        converted = (
-            (id, _convert_message(message, calls)) for id, message in zip(self.sources, self.messages, strict=True)
-        )
-        return _pair_results(
-            [(id, message) for id, message in converted if message is not None and not is_failed_turn(message)]
-        )
+        paired = ResultPairing()
+        for id, message in zip(self.sources, self.messages, strict=True):
+            converted = _convert_message(message, calls)
+            if converted is not None and not is_failed_turn(converted):
+                paired.add(id, converted)
+        return paired
 
     def find_failed_calls(self) -> set[str]:
         """Return the ids of tool calls that only failed turns made."""
@@ -130,9 +140,40 @@ class Context(Struct, frozen=True, kw_only=True):
         }
         return failed - succeeded
 
+    def list_withheld(self) -> list[tuple[EntryId, JsonObject, str]]:
+        """Return the messages that `build_request` leaves out, each with its entry and the reason."""
+        sent = {id for id, _ in self.build_request()}
+        calls = {call.id for message in self.messages for call in get_tool_calls(message)}
+        failed = self.find_failed_calls()
+        return [
+            (id, message, _explain_withheld(message, calls, failed))
+            for id, message in zip(self.sources, self.messages, strict=True)
+            if id not in sent
+        ]
+
     def tokens(self) -> int:
         """Return the estimated tokens of the whole request."""
         return sum(map(estimate_tokens, self.to_llm()))
+
+    def to_openai(self) -> ConvertedMessages:
+        """Return the messages of a request for `chat.completions.create` of the OpenAI SDK."""
+        return load("to_openai")(self)
+
+    def to_openai_responses(self) -> ConvertedMessages:
+        """Return the items of a request for `responses.create` of the OpenAI SDK, its `input`."""
+        return load("to_openai_responses")(self)
+
+    def to_anthropic(self) -> ConvertedMessages:
+        """Return the messages of a request for `messages.create` of the Anthropic SDK. Pass `system` as well."""
+        return load("to_anthropic")(self)
+
+    def to_gemini(self) -> ConvertedMessages:
+        """Return the contents of a request for `models.generate_content` of the Google SDK. Pass `system` as well."""
+        return load("to_gemini")(self)
+
+    def to_pydantic_ai(self) -> ConvertedMessages:
+        """Return the messages of a request as `ModelMessage` objects, for `message_history` of pydantic-ai."""
+        return load("to_pydantic_ai")(self)
 
 
 def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
@@ -149,27 +190,37 @@ def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
     }
 
 
-def _pair_results(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
-    """Put the results of each turn directly after it, one for every call, with placeholders for missing results.
+class ResultPairing:
+    """Puts the results of each turn directly after it, one for every call, with placeholders for missing results.
 
     Providers reuse call ids, so a result answers the last turn before it that made a call with its id.
     """
-    turns: list[list[tuple[EntryId, JsonObject]]] = []
-    waiting: dict[str, tuple[list[tuple[EntryId, JsonObject]], deque[int]]] = {}
-    for id, message in messages:
+
+    def __init__(self) -> None:
+        self.messages: list[JsonObject] = []
+        self.sources: list[EntryId] = []
+        """The entry of each message. A placeholder has the entry of its call."""
+        self._waiting: dict[str, tuple[int, deque[int]]] = {}
+        """For each call id, where its turn starts and where the placeholders of its results are."""
+
+    def add(self, id: EntryId, message: JsonObject) -> None:
+        """Add the next message of the context."""
         answered = get_answered_call(message)
         if answered is None:
-            turn = [(id, message)]
-            turns.append(turn)
+            start = len(self.messages)
+            self._append(id, message)
             for call in get_tool_calls(message):
-                if call.id not in waiting or waiting[call.id][0] is not turn:
-                    waiting[call.id] = turn, deque()
-                waiting[call.id][1].append(len(turn))
-                turn.append((id, _build_missing_result(call.id, call.name, message)))
-        elif answered in waiting and waiting[answered][1]:
-            turn, places = waiting[answered]
-            turn[places.popleft()] = id, message
-    return [message for turn in turns for message in turn]
+                if call.id not in self._waiting or self._waiting[call.id][0] != start:
+                    self._waiting[call.id] = start, deque()
+                self._waiting[call.id][1].append(len(self.messages))
+                self._append(id, _build_missing_result(call.id, call.name, message))
+        elif answered in self._waiting and self._waiting[answered][1]:
+            place = self._waiting[answered][1].popleft()
+            self.messages[place], self.sources[place] = message, id
+
+    def _append(self, id: EntryId, message: JsonObject) -> None:
+        self.messages.append(message)
+        self.sources.append(id)
 
 
 def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObject:
@@ -183,6 +234,10 @@ def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObje
     }
 
 
+UNCHANGED = "as it is"
+"""The reason of an entry that the model sees without a change."""
+
+
 class ExplainedEntry(Struct, frozen=True, kw_only=True):
     """One entry of a path, and whether and how it reaches the model."""
 
@@ -190,6 +245,8 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     reaches_model: bool
     reason: str
     """How it reaches the model, or why it does not."""
+    omitted: tuple[str, ...] = ()
+    """The types of its content blocks that the model is not sent."""
     represented_by: EntryId | None = None
     """The entry that represents this one in the context, if any."""
     tokens: int = 0
@@ -290,6 +347,86 @@ def build_path_context(path: list[Entry]) -> Context:
     )
 
 
+class GrowingContext:
+    """The settings and the request messages at a leaf, kept up to date while the leaf moves down its path.
+
+    Building them again for each request of a run takes time that grows with the conversation.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Release the messages. The next call of `follow` builds the context again."""
+        self.state = State()
+        self._tree: Tree | None = None
+        self._leaf: EntryId | None = None
+        self._history_changes = 0
+        self._projection = _Projection([])
+        self._request = ResultPairing()
+        self._has_empty_ids = False
+        """Whether a call or a result has an empty id. Then a later call decides how an earlier result is sent."""
+
+    def get_messages(self) -> list[JsonObject]:
+        """Return what `to_llm` returns. Do not change the messages: the entries share them."""
+        return list(self._request.messages)
+
+    def follow(self, tree: Tree, leaf: EntryId | None) -> None:
+        """Go to a leaf. If it is below the last one, only the entries in between are read. Raises `NotFound`."""
+        added = self._find_added(tree, leaf)
+        self._tree = None  # in case of an error
+        if added is None or not all(map(self._add, added)):
+            self._rebuild(find_context_path(tree, leaf))
+        self._tree, self._leaf, self._history_changes = tree, leaf, tree.history_changes
+
+    def _find_added(self, tree: Tree, leaf: EntryId | None) -> list[Entry] | None:
+        """Return the entries of the path since the last leaf; `None` if the context has to be built again."""
+        is_known = self._tree is tree and self._history_changes == tree.history_changes and tree.is_sound
+        if not is_known or self._leaf is None or self._has_empty_ids:
+            return None
+        added: list[Entry] = []
+        for entry in tree.walk_up(leaf):
+            if entry.id == self._leaf:
+                added.reverse()
+                return added
+            if entry.type in REBUILD_TYPES:
+                break
+            added.append(entry)
+        return None
+
+    def _rebuild(self, path: list[Entry]) -> None:
+        context = build_path_context(path)
+        self.state, self._request = context.state, context.pair_results()
+        self._projection = _Projection([])  # without the path, which would keep its entries in memory
+        self._projection.edits = _Projection(path).edits
+        self._has_empty_ids = any(map(_has_empty_ids, context.messages))
+
+    def _add(self, entry: Entry) -> bool:
+        """Add the next entry. Return `False` if the context has to be built again."""
+        messages = self._projection.build_messages(entry)
+        if any(map(_has_empty_ids, messages)):
+            return False
+        for message in messages:
+            converted = convert_for_model(message)
+            if converted is not None and not is_failed_turn(converted):
+                self._request.add(entry.id, converted)
+        if entry.type == "thinking_level_change":
+            self.state = replace(self.state, thinking_level=getattr(entry.body, "level", None) or "off")
+        elif entry.type in ("model_change", "message"):
+            known = _read_model(entry.body)
+            if known:
+                self.state = replace(self.state, **known)
+        return True
+
+
+REBUILD_TYPES = frozenset({"compaction", "reset_boundary", "context_edit", "mode_change", "ttsr_injection"})
+"""Entries that change more than the last settings and messages of a context."""
+
+
+def _has_empty_ids(message: JsonObject) -> bool:
+    return get_answered_call(message) == "" or any(not call.id for call in get_tool_calls(message))
+
+
 def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
     """Combine the system messages of a context into one for a compaction to store; `None` if there are none.
 
@@ -387,7 +524,7 @@ def _parse_state(wire: JsonObject) -> dict[str, Any]:
     model_wire: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
     return {
         "thinking_level": coerce_string(wire.get("thinkingLevel")) or "off",
-        "provider": coerce_string(model_wire.get("provider")) or None,
+        "provider": model_wire["provider"] if isinstance(model_wire.get("provider"), str) else None,
         "model": model_wire.get("modelId"),
         "mode": wire["mode"] if isinstance(wire.get("mode"), str) else None,
         "mode_data": wire.get("modeData") if isinstance(wire.get("mode"), str) else None,
@@ -517,7 +654,8 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     explained: list[ExplainedEntry] = []
     for index, entry in enumerate(path):
         if entry.id in sent:
-            explained.append(_explain_sent(entry, built[entry.id], sent[entry.id], edited=entry.id in projection.edits))
+            edited = entry.id in projection.edits
+            explained.append(_explain_sent(entry, built[entry.id], sent[entry.id], context.state, edited=edited))
         elif entry.id in built:
             reason = _explain_withheld(built[entry.id], calls, failed)
             explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
@@ -566,14 +704,32 @@ def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) ->
     return f"messages of role {get_role(message)!r} are not sent"
 
 
-def _explain_sent(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> ExplainedEntry:
+def _find_omitted(message: JsonObject, state: State) -> tuple[str, ...]:
+    """Return the types of the blocks of a message that the model of `state` is not sent.
+
+    Only the model that wrote a thought can read it again, and only with its signature.
+    """
+    omitted = find_unsent_blocks(message)
+    is_same = get_model(message) == (state.provider, state.model)
+    thoughts = (block for block in iter_blocks(message.get("content")) if block.get("type") == "thinking")
+    unsigned = [block for block in thoughts if not is_same or not block.get("thinkingSignature")]
+    return (*omitted, *("thinking" for _ in unsigned))
+
+
+def _explain_sent(
+    entry: Entry, message: JsonObject, sent: list[JsonObject], state: State, *, edited: bool
+) -> ExplainedEntry:
     own = [item for item in sent if get_answered_call(item) is None] or sent
-    reason = "as it is" if get_role(own[-1]) == get_role(message) else f"as {get_role(own[-1])}"
+    reason = UNCHANGED if get_role(own[-1]) == get_role(message) else f"as {get_role(own[-1])}"
     if edited and get_role(message) in EDITABLE:
         reason = "as edited"
     if len(own) < len(sent):
         reason += ", with a placeholder for a missing tool result"
-    return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, tokens=sum(map(estimate_tokens, sent)))
+    omitted = _find_omitted(message, state) if get_role(message) in ("user", "assistant", "toolResult") else ()
+    if omitted:
+        reason += f", without {format_names(omitted)}"
+    tokens = sum(map(estimate_tokens, sent))
+    return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, omitted=omitted, tokens=tokens)
 
 
 def encode_explanation(explanation: Explanation) -> list[JsonObject]:
@@ -585,6 +741,7 @@ def encode_explanation(explanation: Explanation) -> list[JsonObject]:
             "role": get_entry_role(item.entry),
             "reaches": item.reaches_model,
             "reason": item.reason,
+            "omitted": list(item.omitted),
             "representedBy": item.represented_by,
             "tokens": item.tokens,
         }

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.core.preview import MessagePreview
+from sessiontree.core.message_views import (
+    AssistantMessage,
+    MessagePreview,
+    TokenUsage,
+    ToolCall,
+    TypedMessage,
+    view_blocks,
+    view_message,
+    view_usage,
+)
+from sessiontree.core.message_views import Text as TextBlock
 
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]
@@ -328,6 +338,10 @@ class Source(Protocol):
         """Return whether a line is valid JSON, without building its body."""
         ...
 
+    def decode_extra(self, raw: bytes) -> JsonObject:
+        """Return the fields of a line that no body has, in wire form."""
+        ...
+
     def find_hidden_keys(self, raw: bytes) -> Sequence[str]:
         """Return the head keys that a line repeats after its message, where readers ignore them, in wire form."""
         ...
@@ -379,6 +393,51 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
         return self.source.decode_body(self.raw) if self.cached_body is None else self.cached_body
 
     @property
+    def message(self) -> TypedMessage | None:
+        """The message of this entry as a typed value; `None` if the entry is not a message."""
+        body = self.body
+        return view_message(body.message) if isinstance(body, Message) else None
+
+    @property
+    def role(self) -> str | None:
+        """The role of a message, such as `"user"`; `None` for every other type."""
+        return None if self.message is None else self.message.role
+
+    @property
+    def text(self) -> str:
+        """The text of a message or of a summary; empty for every other type."""
+        match self.body:
+            case Message(message):
+                return view_message(message).text
+            case Compaction(summary=summary) | BranchSummary(summary=summary):
+                return summary
+            case CustomMessage(content=content):
+                return "\n".join(block.text for block in view_blocks(content) if isinstance(block, TextBlock))
+            case _:
+                return ""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The tool calls of an assistant message."""
+        return [] if not isinstance(self.message, AssistantMessage) else self.message.tool_calls
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """The tokens and cost that this entry records; `None` if it records none."""
+        match self.body:
+            case Message(message):
+                return view_usage(message.get("usage"))
+            case Usage(usage=usage) | Compaction(usage=usage) | BranchSummary(usage=usage):
+                return view_usage(usage)
+            case _:
+                return None
+
+    @property
+    def extra(self) -> JsonObject:
+        """Further fields of the line, in wire form: those that `append` was given, and those of other programs."""
+        return self.source.decode_extra(self.raw)
+
+    @property
     def is_readable(self) -> bool:
         """Whether the line is valid JSON. A damaged line can start like an entry and end early."""
         return self.cached_body is not UNREADABLE if self.cached_body is not None else self.source.can_read(self.raw)
@@ -398,7 +457,9 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
         return partial(Entry, **{**fields, "source": self.source.detach(self.line)}), ()
 
     def __repr__(self) -> str:
-        return f"<Entry {self.id} {self.type} under {self.parent}>"
+        text = shorten_to_line(self.text)
+        said = f" {self.role or self.type}" + (f" {text[:60]!r}" if text else "")
+        return f"<Entry {self.id}{said} under {self.parent}>"
 
 
 class Chain(Struct, eq=False, kw_only=True, gc=False):

@@ -1,4 +1,7 @@
-"""Entry text: an entry as one line for a listing, and as full text for a search.
+"""Entry text: an entry as one line for a listing, as text for a reader, and as full text for a search.
+
+All front ends and exports describe entries with these words: titles of summaries, tool calls, commands, images, and the
+reasons why an answer stopped.
 
 The full text includes thinking, tool arguments and results, summaries, names, labels, system messages and the strings
 in all other data. Images have no text.
@@ -7,7 +10,7 @@ in all other data. Images have no text.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sessiontree.core.context import Context
 from sessiontree.core.entries import (
@@ -23,21 +26,26 @@ from sessiontree.core.entries import (
     Message,
     shorten_to_line,
 )
-from sessiontree.core.merge_plan import is_merge
+from sessiontree.core.message_views import MessagePreview, ToolCall
 from sessiontree.core.messages import (
+    coerce_number,
     coerce_string,
     extract_text,
     get_answered_call,
     get_role,
     get_tool_calls,
+    is_failed_turn,
     is_list,
     is_object,
+    iter_blocks,
     preview_message,
 )
-from sessiontree.core.number_text import format_tokens
-from sessiontree.core.preview import MessagePreview, ToolCall
+from sessiontree.core.number_text import format_count, format_tokens, pluralize
+from sessiontree.core.places import shorten_id
+from sessiontree.core.plan import is_merge
 from sessiontree.core.tree import Tree
 
+NOT_SENT = "not sent to the model"
 CALL_SEARCH_LIMIT = 256
 """How many entries above a tool result are searched for its call."""
 
@@ -59,7 +67,7 @@ def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes |
         case CustomMessage(custom_type=kind):
             return f"[{kind}]: {format_entry(entry)}"
         case BranchSummary() as body:
-            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {format_entry(entry)}"
+            return f"[{describe_summary(body).title.lower()}]: {format_entry(entry)}"
         case Compaction(tokens_before=tokens):
             return f"[compaction: {format_tokens(tokens)}]"
         case _:
@@ -110,16 +118,8 @@ def _format_calls(calls: Sequence[ToolCall]) -> str:
 
 
 def format_call(call: ToolCall) -> str:
-    """Return a tool call with its most telling argument."""
-    arguments: Any = call.arguments if is_object(call.arguments) else {}
-    subject: str = next(
-        (
-            coerce_string(arguments[key])
-            for key in ("path", "file_path", "command", "pattern", "query")
-            if arguments.get(key)
-        ),
-        "",
-    )
+    """Return a tool call with the argument that identifies it."""
+    subject = find_call_subject(call.arguments)
     return f"[{call.name}: {shorten_to_line(subject)[:80]}]" if subject else f"[{call.name}]"
 
 
@@ -135,6 +135,135 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
             return shorten_to_line(summary)
         case body:
             return entry.type if isinstance(body, Message) else body.describe().line or entry.type
+
+
+# Text for a reader
+
+
+CALL_SUBJECTS = ("path", "file_path", "command", "pattern", "query", "url")
+"""Arguments that identify a tool call, the most specific first."""
+
+
+def find_call_subject(arguments: Any) -> str:
+    """Return the argument that identifies a tool call, such as a path or a command."""
+    values: JsonObject = arguments if is_object(arguments) else {}
+    return next((text for key in CALL_SUBJECTS if (text := coerce_string(values.get(key)))), "")
+
+
+def format_call_head(name: str, arguments: Any) -> str:
+    """Return a tool call with its main arguments, as the title of its result."""
+    values: JsonObject = arguments if is_object(arguments) else {}
+    if name == "bash" and isinstance(values.get("command"), str):
+        return f"$ {values['command']}"
+    subject, content = find_call_subject(values), values.get("content")
+    if name == "write" and isinstance(content, str):
+        lines = content.removesuffix("\n").count("\n") + 1
+        return f"{name} {subject}, {pluralize(lines, 'line') if content else 'empty'}"
+    others = [f"{key}={value}" for key, value in values.items() if _is_short(value) and value != subject]
+    return " ".join([name, *filter(None, [subject]), *(() if "old_text" in values else others)])
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, str) and 0 < len(value) <= 40 and "\n" not in value)
+
+
+class SummaryTitle(NamedTuple):
+    title: str
+    facts: tuple[str, ...]
+
+
+def describe_summary(body: Compaction | BranchSummary) -> SummaryTitle:
+    """Return the title of a summary and its facts, such as the tokens before a compaction."""
+    if isinstance(body, Compaction):
+        before = (f"{format_tokens(body.tokens_before)} before",) if body.tokens_before else ()
+        return SummaryTitle("Compaction", before)
+    left = body.abandoned_leaf
+    facts = (f"of {shorten_id(left)}",) if left and left != "root" else ()
+    return SummaryTitle("Merge" if is_merge(body) else "Branch summary", facts)
+
+
+def describe_stop(message: JsonObject) -> str:
+    """Return why an answer is incomplete; empty if it is complete."""
+    reason = coerce_string(message.get("stopReason"))
+    return "cut off at the token limit" if reason == "length" else reason if is_failed_turn(message) else ""
+
+
+class ExecutionText(NamedTuple):
+    """A command that the user ran, in words."""
+
+    command: str
+    output: str
+    facts: tuple[str, ...]
+    has_failed: bool
+
+
+def describe_execution(message: JsonObject) -> ExecutionText:
+    """Return the words for a message of a shell or Python command."""
+    code, cancelled = message.get("exitCode"), message.get("cancelled") is True
+    path = coerce_string(message.get("fullOutputPath"))
+    facts = (
+        f"exit code {coerce_number(code):g}" if code is not None else "",
+        "cancelled" if cancelled else "",
+        (f"truncated; full output in {path}" if path else "truncated") if message.get("truncated") is True else "",
+        NOT_SENT if message.get("excludeFromContext") is True else "",
+    )
+    return ExecutionText(
+        command=coerce_string(message.get("command")) or coerce_string(message.get("code")),
+        output=coerce_string(message.get("output")),
+        facts=tuple(filter(None, facts)),
+        has_failed=cancelled or (code is not None and coerce_number(code) != 0),
+    )
+
+
+EXECUTIONS = ("bashExecution", "pythonExecution")
+"""Roles of messages of commands that the user ran."""
+
+
+def format_content(content: object) -> str:
+    """Return the text of a message, with a placeholder for every image."""
+    images = [format_image(block) for block in iter_blocks(content) if block.get("type") == "image"]
+    return "\n".join(part for part in (extract_text(content), *images) if part)
+
+
+def format_image(block: JsonObject) -> str:
+    kind = coerce_string(block.get("mimeType")).removeprefix("image/") or "?"
+    size = len(coerce_string(block.get("data")).rstrip("=")) * 3 // 4
+    return f"[image: {kind}, {pluralize(size, 'byte', shown=format_count(size))}]"
+
+
+def format_readable_text(entry: Entry) -> str:
+    """Return all text of an entry for a reader, with thinking, tool calls and errors; the JSON if it has no text."""
+    match entry.decode():
+        case Message(message) if get_role(message) in EXECUTIONS:
+            ran = describe_execution(message)
+            return f"$ {ran.command}\n{ran.output}".rstrip()
+        case Message(message) if get_role(message) in ("user", "assistant", "toolResult"):
+            return "\n\n".join(filter(None, _iter_readable_parts(message)))
+        case Compaction(summary=summary) | BranchSummary(summary=summary):
+            return summary
+        case CustomMessage():
+            return build_full_text(entry)
+        case _:
+            return build_full_text(entry) or entry.raw.decode("utf-8", "replace")
+
+
+def _iter_readable_parts(message: JsonObject) -> Iterator[str]:
+    import json
+
+    for block in iter_blocks(message.get("content")):
+        match block.get("type"):
+            case "text":
+                yield coerce_string(block.get("text"))
+            case "thinking":
+                yield f"(thinking) {coerce_string(block.get('thinking'))}"
+            case "toolCall":
+                yield f"→ {coerce_string(block.get('name'))} {json.dumps(block.get('arguments'), ensure_ascii=False)}"
+            case "image":
+                yield format_image(block)
+            case kind:
+                yield f"({coerce_string(kind) or 'unknown'})"
+    if message.get("errorMessage"):
+        yield f"error: {coerce_string(message.get('errorMessage'))}"
 
 
 # Full text

@@ -27,8 +27,8 @@ from sessiontree.core.entries import (
     iter_entries,
 )
 from sessiontree.core.head_rules import HeadRecord, choose_peer_branch, get_effect, parse_head_record
-from sessiontree.core.merge_plan import get_merge_sources, is_merge
 from sessiontree.core.messages import is_object
+from sessiontree.core.plan import get_merge_sources, is_merge
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 

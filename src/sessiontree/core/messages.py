@@ -8,21 +8,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, JsonObject, Message, Opaque, Usage
-from sessiontree.core.preview import ABNORMAL_STOPS, MessagePreview, PreviewBlock, ToolCall
+from sessiontree.core.message_input import check_new_message, check_usage
+from sessiontree.core.message_views import (
+    ABNORMAL_STOPS,
+    Block,
+    MessagePreview,
+    PreviewBlock,
+    ToolCall,
+    coerce_number,
+    coerce_string,
+    is_list,
+    is_object,
+)
+
+Content: TypeAlias = str | Sequence[str | Block | JsonObject]
+"""The content of a new message: text, or a list of blocks."""
 
 # Constructors. Timestamps are milliseconds since the epoch; `Session.append` adds a missing one.
 
 
-def user(content: str | list[JsonObject]) -> Message:
+def user(content: Content) -> Message:
     """Create a user message from text, or from text and image blocks."""
-    return Message({"role": "user", "content": content})
+    return Message(check_new_message({"role": "user", "content": content}))
+
+
+def system(text: str) -> Message:
+    """Create a system message that is stored in the conversation."""
+    return Message(check_new_message({"role": "system", "content": text}))
 
 
 def assistant(
-    content: str | list[JsonObject],
+    content: Content,
     *,
     model: str | None = None,
     provider: str | None = None,
@@ -35,11 +54,12 @@ def assistant(
 
     `Session.append` fills in missing fields: the model in effect on the branch, and the stop reason.
     """
-    message: JsonObject = {"role": "assistant", "content": build_text_blocks(content), "api": api}
+    blocks: Any = build_text_blocks(content) if isinstance(content, str) else content
+    message: JsonObject = {"role": "assistant", "content": blocks, "api": api}
     optional = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
     message.update((key, value) for key, value in optional.items() if value is not None)
-    message["usage"] = complete_usage(usage)
-    return Message(message)
+    message["usage"] = complete_usage(None if usage is None else check_usage(usage))
+    return Message(check_new_message(message))
 
 
 def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
@@ -47,20 +67,18 @@ def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
     return {"type": "toolCall", "id": id, "name": name, "arguments": arguments}
 
 
-def tool_result(
-    call: str, name: str, content: str | list[JsonObject], *, error: bool = False, details: Any = None
-) -> Message:
+def tool_result(call: str, name: str, content: Content, *, error: bool = False, details: Any = None) -> Message:
     """Create the result of the tool call with id `call`. The model does not see `details`."""
     message: JsonObject = {
         "role": "toolResult",
         "toolCallId": call,
         "toolName": name,
-        "content": build_text_blocks(content),
+        "content": build_text_blocks(content) if isinstance(content, str) else content,
         "isError": error,
     }
     if details is not None:
         message["details"] = details
-    return Message(message)
+    return Message(check_new_message(message))
 
 
 def build_bash_execution(
@@ -178,25 +196,6 @@ def complete_message(message: JsonObject, *, now: int, provider: str = "unknown"
 # Readers
 
 
-def is_object(value: object) -> TypeGuard[JsonObject]:
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
-def coerce_number(value: object) -> float | int:
-    """Return `value` if it is a finite number, else 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0
-    return value if -1e300 < value < 1e300 else 0
-
-
-def coerce_string(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def get_role(message: JsonObject) -> str:
     return coerce_string(message.get("role"))
 
@@ -224,11 +223,7 @@ def get_tool_calls(message: JsonObject) -> Sequence[ToolCall]:
     content = message.get("content") if message.get("role") == "assistant" else None
     if not is_list(content):
         return ()
-    return [
-        ToolCall(coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments"))
-        for block in content
-        if is_object(block) and block.get("type") == "toolCall"
-    ]
+    return [ToolCall.wrap(block) for block in content if is_object(block) and block.get("type") == "toolCall"]
 
 
 def get_answered_call(message: JsonObject) -> str | None:
@@ -310,6 +305,61 @@ def list_usages(body: Body) -> list[Any]:
             return [fields.get("usage")]
         case _:
             return []
+
+
+# Estimation of tokens
+
+CHARACTERS_PER_TOKEN = 4
+IMAGE_CHARACTERS = 4800
+"""An image counts as 1,200 tokens."""
+
+
+def estimate_tokens(message: JsonObject) -> int:
+    """Estimate how many tokens a message takes in the model's window.
+
+    The provider's own count is better for messages that were already sent.
+    """
+    return -(-_count_characters(message) // CHARACTERS_PER_TOKEN)
+
+
+def _count_characters(message: JsonObject) -> int:
+    match get_role(message):
+        case "bashExecution" | "pythonExecution":
+            return sum(len(coerce_string(message.get(key))) for key in ("command", "code", "output"))
+        case "compactionSummary" | "branchSummary":
+            return len(coerce_string(message.get("summary")))
+        case "system":
+            parts = [message.get("content")]
+            sections = message.get("sections")
+            if is_object(sections):
+                parts.extend(sections.values())
+            tools = message.get("toolsAdded")
+            return sum(map(_count_content, parts)) + (_count_json(tools) if tools else 0)
+        case _:
+            return _count_content(message.get("content"))
+
+
+def _count_content(content: object) -> int:
+    total = 0
+    for block in iter_blocks(content):
+        match block.get("type"):
+            case "text":
+                total += len(coerce_string(block.get("text")))
+            case "thinking":
+                total += len(coerce_string(block.get("thinking")))
+            case "image":
+                total += IMAGE_CHARACTERS
+            case "toolCall":
+                total += len(coerce_string(block.get("name"))) + _count_json(block.get("arguments"))
+            case _:
+                pass
+    return total
+
+
+def _count_json(value: object) -> int:
+    import json
+
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 # Conversion for a model

@@ -27,9 +27,25 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
 )
+from sessiontree.core.message_input import check_content, check_message
 from sessiontree.core.messages import complete_message, get_role
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation, NotFound
+
+
+def check_body(body: Body) -> Body:
+    """Return `body` if a model can be sent all of it, or its certain conversion. Raises `InvalidOperation`."""
+    match body:
+        case Message(message):
+            checked = check_message(message)
+            return body if checked is message else Message(checked)
+        case CustomMessage(content=content):
+            parts = check_content(content)
+            return body if parts is content else msgspec.structs.replace(body, content=parts)
+        case Compaction(system_message=dict(message)):
+            return msgspec.structs.replace(body, system_message=check_message(message))
+        case _:
+            return body
 
 
 def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:

@@ -31,6 +31,16 @@ def format_dollars(cost: float) -> str:
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
 
 
+def format_cost(cost: float) -> str:
+    """Format a cost for running text, with as many digits as needed: 0.05 as `$0.05`."""
+    return f"${cost:.2f}" if cost >= 1 else format_dollars(cost).rstrip("0").ljust(5, "0")
+
+
+def list_usage(tokens: float, cost: float) -> list[str]:
+    """Format tokens and cost for running text, without those that are zero."""
+    return [*([format_tokens(tokens)] if tokens else []), *([format_cost(cost)] if cost else [])]
+
+
 def pluralize(count: float, one: str, several: str | None = None, *, shown: str | None = None) -> str:
     """Format a count with its noun: `1 entry`, `2 entries`. `several` is an irregular plural.
 

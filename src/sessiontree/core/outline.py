@@ -19,6 +19,7 @@ from msgspec import Struct
 from sessiontree.core.entries import BOOKKEEPING_TYPES, Chain, Entry, EntryId
 from sessiontree.core.entry_text import (
     CALL_SEARCH_LIMIT,
+    CallLookup,
     fold,
     format_call,
     format_entry,
@@ -29,7 +30,8 @@ from sessiontree.core.entry_text import (
     normalize_case,
 )
 from sessiontree.core.heads import Heads
-from sessiontree.core.preview import MessagePreview
+from sessiontree.core.messages import MessagePreview
+from sessiontree.core.sanitize import escape_line
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
@@ -96,6 +98,18 @@ def build_outline(
     With `heads`, each row names the branches that end there.
     """
     return list(draw_rows(run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter)), heads))
+
+
+def format_tree(tree: Tree) -> str:
+    """Return the drawing of a tree as text, with its labels and the path to its last entry."""
+    calls = CallLookup(tree)
+    last = next((entry.id for entry in reversed(tree.entries) if not entry.is_annotation), None)
+    lines: list[str] = []
+    for row in build_outline(tree, last):
+        label = tree.label(row.entry.id)
+        marks = ("• " if row.on_path else "") + (f"[{label}] " if label else "")
+        lines.append(f"{row.prefix}{marks}{format_entry_row(row.entry, calls)}")
+    return "\n".join(map(escape_line, lines)) or "(no entries)"
 
 
 def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]:
@@ -295,7 +309,7 @@ def classify_message(message: MessagePreview | None) -> int:
 
 
 class Outline(Struct, frozen=True, kw_only=True, eq=False):
-    """The rows that a filter and a search leave of a shape, numbered from the top. See `lay_out`.
+    """The rows of a shape that a filter and a search show, numbered from the top. See `lay_out`.
 
     A segment is a run of rows without a split. Every row is in exactly one segment. A segment is followed by the
     segments below it.

@@ -48,6 +48,11 @@ def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
     return place if place in heads.heads and not (place in tree and looks_like_id(place)) else None
 
 
+def is_label(place: str, tree: Tree) -> bool:
+    """Return whether `place` names an entry by its label."""
+    return place not in ("HEAD", "root") and place not in tree and place in tree.labels.values()
+
+
 def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     """Return the entry that `place` names; `None` is the place before the first entry."""
     try:
@@ -114,6 +119,8 @@ def find_free_name(stem: str, taken: Container[str], first: int = 1) -> str:
 
 def check_branch_name(name: str) -> None:
     """Raise `InvalidOperation` for a name that is ambiguous or cannot be displayed."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f"the name of a branch is text, not {type(name).__name__}")
     fault = _find_name_fault(name)
     if fault is not None:
         raise InvalidOperation(f"invalid branch name {name[:MAX_NAME_LENGTH]!r}: {fault}")

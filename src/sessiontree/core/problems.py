@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sessiontree.core.ancestry import AncestryIndex
 from sessiontree.core.entries import (
     NO_MESSAGE,
     UNREADABLE,
@@ -24,9 +23,10 @@ from sessiontree.core.entries import (
     read_raws,
 )
 from sessiontree.core.heads import Heads, is_full_record
+from sessiontree.core.message_input import describe_unsent
+from sessiontree.core.message_views import ToolCall
 from sessiontree.core.messages import get_answered_call, get_tool_calls, is_failed_turn
-from sessiontree.core.preview import ToolCall
-from sessiontree.core.tree import Tree
+from sessiontree.core.tree import AncestryIndex, Tree
 from sessiontree.errors import format_names
 
 
@@ -55,6 +55,8 @@ class _BodyScan:
     def _gather(self, tree: Tree, entry: Entry, body: Body) -> None:
         match body:
             case Message(message):
+                if body is not NO_MESSAGE and (reason := describe_unsent(message)) is not None:
+                    self.notes.append(_build_note("unsent", entry, reason))
                 call = get_answered_call(message)
                 if call is not None:
                     self.results.setdefault(call, []).append(entry.id)

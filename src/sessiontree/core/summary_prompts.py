@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from sessiontree.core.entries import BranchSummary, Compaction, Entry, JsonObject
 from sessiontree.core.messages import (
+    CHARACTERS_PER_TOKEN,
     coerce_string,
     convert_for_model,
     extract_text,
@@ -24,7 +25,6 @@ from sessiontree.core.messages import (
     iter_blocks,
 )
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 
 RESULT_LENGTH = 2000
 """How much of a tool's or shell's output a summarizer sees, in characters."""

@@ -8,7 +8,7 @@ file is a root. `core.problems` lists such faults. Heads and branches are in `co
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import overload
@@ -211,6 +211,15 @@ class Tree:
         self._detached, self._missing_parents, self._children, self._real_ancestors = detached, missing, None, {}
         self.is_sound = not detached and len(self._by_id) == self._count
         self._must_resolve_parents = False  # last, so an interrupt before this line repeats the work
+
+    def __repr__(self) -> str:
+        return f"<Tree of {len(self)} {'entry' if len(self) == 1 else 'entries'}>"
+
+    def __str__(self) -> str:
+        """Draw the tree, as `sessiontree tree` does without a session's branches."""
+        from sessiontree.core.outline import format_tree  # cycle: an outline is a drawing of a tree
+
+        return format_tree(self)
 
     # Lookup
 
@@ -447,6 +456,40 @@ class EntrySequence(Sequence[Entry]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} entries>"  # there can be millions
+
+
+class AncestryIndex:
+    """Fast ancestor tests for many entries of one tree; for a single path use `Tree.walk_up`.
+
+    One walk numbers all entries. Every later test takes constant time. Build a new index when the tree grows.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._firsts: dict[EntryId, int] = {}
+        """The number of each entry in the walk."""
+        self._lasts: dict[EntryId, int] = {}
+        """The number of the last entry below each entry, or its own number."""
+        waiting: list[tuple[EntryId, int]] = []
+        for number, (id, depth) in enumerate(tree.walk_ids()):
+            self._firsts[id] = number
+            while waiting and waiting[-1][1] >= depth:
+                self._lasts[waiting.pop()[0]] = number - 1
+            waiting.append((id, depth))
+        for id, _ in waiting:
+            self._lasts[id] = len(self._firsts) - 1
+
+    def is_on_path(self, id: EntryId, leaf: EntryId | None) -> bool:
+        """Return whether `id` is on the path to `leaf`, which must be in the tree."""
+        return leaf is not None and id in self._firsts and self._firsts[id] <= self._firsts[leaf] <= self._lasts[id]
+
+    def sort_positions(self, ids: Iterable[EntryId]) -> list[int]:
+        """Return sorted positions for `has_any_below`."""
+        return sorted(self._firsts[id] for id in ids)
+
+    def has_any_below(self, id: EntryId, others: list[int]) -> bool:
+        """Return whether `id` or an entry below it is among the positions `others`."""
+        at = bisect_left(others, self._firsts[id])
+        return at < len(others) and others[at] <= self._lasts[id]
 
 
 def _iter_item_links(item: Entry | Chain) -> Iterable[tuple[EntryId, EntryId | None]]:

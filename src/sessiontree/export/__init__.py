@@ -1,7 +1,7 @@
 """Exports a session or a part of it as HTML, Markdown, plain text, JSON or JSONL.
 
-Pure functions from session lines to bytes: the same input always gives the same output. `subset` selects a part,
-`redact` removes secrets, and each format has its own module. Nothing here writes files or uses the network.
+Pure functions from session lines to bytes: the same input always gives the same output. `snapshot` reads
+a session and selects a part, and `redact` removes secrets. Nothing here writes files or uses the network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import Struct
 from sessiontree.core.places import resolve_place
 from sessiontree.errors import InvalidOperation
 from sessiontree.export.redact import RedactionReport, Redactor
-from sessiontree.export.snapshot import Snapshot, read_snapshot
+from sessiontree.export.snapshot import Snapshot, read_snapshot, select_path, select_subtree
 
 FORMATS = ("html", "md", "jsonl", "json", "text")
 FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
@@ -117,8 +117,6 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
     """Return the lines of the selected part, or `None` for the whole session."""
     if branch is None and subtree is None:
         return None
-    from sessiontree.export.subset import select_path, select_subtree
-
     place = resolve_place(branch or subtree or "", whole.tree, whole.heads)
     if branch is not None:
         return select_path(whole, place)
@@ -133,11 +131,7 @@ def _render(whole: Snapshot, form: str) -> Iterator[str]:
             from sessiontree.export.html_page import render_html
 
             return render_html(whole)
-        case "json":
-            from sessiontree.export.json_document import render_json
-
-            return render_json(whole)
         case _:
-            from sessiontree.export.text_export import render_markdown, render_plain_text
+            from sessiontree.export.text_export import render_json, render_markdown, render_plain_text
 
-            return render_markdown(whole) if form == "md" else render_plain_text(whole)
+            return {"json": render_json, "md": render_markdown, "text": render_plain_text}[form](whole)

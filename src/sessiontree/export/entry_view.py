@@ -27,10 +27,9 @@ from sessiontree.core.entries import (
     Usage,
     shorten_to_line,
 )
-from sessiontree.core.merge_plan import is_merge
+from sessiontree.core.entry_text import describe_execution, describe_stop, describe_summary, find_call_subject
 from sessiontree.core.messages import (
     ToolCall,
-    coerce_number,
     coerce_string,
     get_role,
     is_failed_turn,
@@ -39,7 +38,8 @@ from sessiontree.core.messages import (
     iter_blocks,
     sum_usage,
 )
-from sessiontree.core.number_text import format_dollars, format_tokens
+from sessiontree.core.number_text import list_usage
+from sessiontree.core.plan import is_merge
 from sessiontree.core.sanitize import UNSAFE_IN_LINES
 
 MAX_DATA = 20 << 20
@@ -164,21 +164,12 @@ def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
     match entry.decode():
         case Message(message):
             return build_message_view(message, call)
-        case Compaction() as body:
-            facts = (f"{format_tokens(body.tokens_before)} before",) if body.tokens_before else ()
+        case Compaction() | BranchSummary() as body:
+            title, facts = describe_summary(body)
             return EntryView(
-                kind="compaction",
-                title="Compaction",
-                facts=(*facts, *_format_usage(body.usage)),
-                parts=(ViewPart(kind="prose", text=make_visible(body.summary)), *_build_data(details=body.details)),
-            )
-        case BranchSummary() as body:
-            merged = is_merge(body)
-            left = body.abandoned_leaf or ""
-            return EntryView(
-                kind="merge" if merged else "summary",
-                title="Merge" if merged else "Branch summary",
-                facts=(*((f"of {make_visible(left)}",) if left and left != "root" else ()), *_format_usage(body.usage)),
+                kind="compaction" if isinstance(body, Compaction) else "merge" if is_merge(body) else "summary",
+                title=title,
+                facts=(*map(make_visible, facts), *_format_usage(body.usage)),
                 parts=(ViewPart(kind="prose", text=make_visible(body.summary)), *_build_data(details=body.details)),
             )
         case CustomMessage() as body:
@@ -236,11 +227,10 @@ def build_message_view(message: JsonObject, call: ToolCall | None = None) -> Ent
 
 def _build_assistant(message: JsonObject) -> EntryView:
     failed = is_failed_turn(message)
-    stopped = coerce_string(message.get("stopReason"))
     facts = [
         "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model"))))),
         *_format_usage(message.get("usage")),
-        {"length": "truncated at the limit"}.get(stopped, stopped if failed else ""),
+        describe_stop(message),
     ]
     parts = list(_build_content(message.get("content")))
     error = coerce_string(message.get("errorMessage"))
@@ -252,7 +242,7 @@ def _build_assistant(message: JsonObject) -> EntryView:
 
 def _build_tool_result(message: JsonObject, call: ToolCall | None) -> EntryView:
     name = call.name if call is not None else coerce_string(message.get("toolName"))
-    subject = _find_subject(call.arguments) if call is not None else ""
+    subject = _format_name(find_call_subject(call.arguments)) if call is not None else ""
     failed = message.get("isError") is True
     parts: list[ViewPart] = []
     details = message.get("details")
@@ -274,32 +264,15 @@ def _build_tool_result(message: JsonObject, call: ToolCall | None) -> EntryView:
     )
 
 
-def _describe_truncation(message: JsonObject) -> str:
-    """Return a note if the output of a command is truncated."""
-    if message.get("truncated") is not True:
-        return ""
-    path = coerce_string(message.get("fullOutputPath"))
-    return f"truncated; full output in {path}" if path else "truncated"
-
-
 def _build_run(message: JsonObject, language: str) -> EntryView:
-    command = coerce_string(message.get("command")) or coerce_string(message.get("code"))
-    code = message.get("exitCode")
-    failed = message.get("cancelled") is True or (code is not None and coerce_number(code) != 0)
-    facts = [
-        f"exit code {coerce_number(code):g}" if code is not None else "",
-        "cancelled" if message.get("cancelled") is True else "",
-        _describe_truncation(message),
-        "not sent to the model" if message.get("excludeFromContext") is True else "",
-    ]
+    command, output, facts, failed = describe_execution(message)
     parts = [ViewPart(kind="code", text=make_visible(command), language=language)]
-    output = coerce_string(message.get("output"))
     if output:
         parts.append(ViewPart(kind="output", text=make_visible(output)))
     return EntryView(
         kind="run",
         title=f"Run {_format_name(command)}".strip(),
-        facts=tuple(make_visible(fact) for fact in facts if fact),
+        facts=tuple(map(make_visible, facts)),
         parts=tuple(parts),
         failed=failed,
     )
@@ -352,9 +325,8 @@ def _build_call(call: ToolCall) -> ViewPart:
         inner.extend(_extract_edits(rest))
         rest = rest or None
     inner.extend(_build_data(arguments=rest))
-    return ViewPart(
-        kind="call", name=_format_name(call.name) or "tool", text=_find_subject(arguments), inner=tuple(inner)
-    )
+    subject = _format_name(find_call_subject(arguments))
+    return ViewPart(kind="call", name=_format_name(call.name) or "tool", text=subject, inner=tuple(inner))
 
 
 def _extract_edits(arguments: JsonObject) -> Iterator[ViewPart]:
@@ -395,14 +367,6 @@ def _diff_texts(old: str, new: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("@@"))
 
 
-def _find_subject(arguments: Any) -> str:
-    """Return the most informative argument of a call, such as a path or a command."""
-    if not is_object(arguments):
-        return ""
-    keys = ("path", "file_path", "command", "pattern", "query", "url")
-    return next((_format_name(coerce_string(arguments[key])) for key in keys if coerce_string(arguments.get(key))), "")
-
-
 def _get_suffix(path: str) -> str:
     name = path.rsplit("/", 1)[-1]
     return name.rsplit(".", 1)[-1].lower() if "." in name else ""
@@ -422,20 +386,9 @@ def format_json(value: Any) -> str:
         return "(nested too deeply)"
 
 
-def _format_usage(usage: Any) -> tuple[str, ...]:
-    sum = sum_usage(usage)
-    if sum is None:
-        return ()
-    return tuple(
-        fact
-        for fact in (format_tokens(sum.tokens) if sum.tokens else "", format_cost(sum.cost) if sum.cost else "")
-        if fact
-    )
-
-
-def format_cost(cost: float) -> str:
-    """Format a cost with as many digits as needed: 0.05 as `$0.05`."""
-    return f"${cost:.2f}" if cost >= 1 else format_dollars(cost).rstrip("0").ljust(5, "0")
+def _format_usage(usage: Any) -> list[str]:
+    used = sum_usage(usage)
+    return [] if used is None else list_usage(*used)
 
 
 def _format_name(words: str) -> str:

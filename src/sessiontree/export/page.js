@@ -23,7 +23,7 @@
 
   // Shape
 
-  const pathTo = (number) => {
+  const findPath = (number) => {
     const found = [];
     for (; number >= 0; number = data.parent[number]) found.push(number);
     return found.reverse();
@@ -31,29 +31,29 @@
 
   // As in core/outline.py: a deep row shows only its last levels, after the number of hidden levels.
   const WIDEST = 48, PAN = 24;
-  const guide = (rails, width) => {
+  const buildPrefix = (rails, width) => {
     const hidden = width <= WIDEST ? 0 : Math.ceil((width - WIDEST) / PAN) * PAN;
     return { prefix: hidden ? rails.slice(hidden - width) : rails, hidden: hidden / 3 };
   };
 
-  const depth = (hidden) => `${hidden}… `;
+  const formatDepth = (hidden) => `${hidden}… `;
 
-  const drawing = (shown) => {
+  const layOut = (shown) => {
     const kids = new Map([[-1, []]]);
     const nearest = new Int32Array(size);
     // Whether an entry has a row, or is a bookkeeping entry that belongs to the row above it.
-    const stands = new Uint8Array(size);
+    const hasRow = new Uint8Array(size);
     const bookkept = 1 << $("filter").options.length;
     for (let number = 0; number < size; number++) {
       const parent = data.parent[number];
       const anchor = parent < 0 ? -1 : nearest[parent];
       nearest[number] = anchor;
-      stands[number] = data.filters[number] & bookkept && parent >= 0 ? stands[parent] : 0;
+      hasRow[number] = data.filters[number] & bookkept && parent >= 0 ? hasRow[parent] : 0;
       if (!shown(number)) continue;
       kids.get(anchor).push(number);
       kids.set(number, []);
       nearest[number] = number;
-      stands[number] = 1;
+      hasRow[number] = 1;
     }
     const drawn = [];
     const roots = kids.get(-1);
@@ -63,57 +63,57 @@
       const below = kids.get(at.number);
       const width = at.width + at.connector.length;
       const folds = below.length > 1 || (at.connector && below.length);
-      drawn.push({ number: at.number, width, folds, ...guide(at.rails + at.connector, width) });
+      drawn.push({ number: at.number, width, folds, ...buildPrefix(at.rails + at.connector, width) });
       if (state.folded.has(at.number)) continue;
       const rails = at.rails + ({ "├─ ": "│  ", "└─ ": "   " }[at.connector] || "");
-      const parts = below.length > 1;
-      const inner = !parts && at.fresh;
+      const hasForks = below.length > 1;
+      const inner = !hasForks && at.fresh;
       const left = (inner ? rails + "   " : rails).slice(-WIDEST);
       for (let index = below.length - 1; index >= 0; index--) {
         waiting.push({
           number: below[index],
           rails: left,
           width: width + (inner ? 3 : 0),
-          fresh: parts,
-          connector: parts ? (index === below.length - 1 ? "└─ " : "├─ ") : "",
+          fresh: hasForks,
+          connector: hasForks ? (index === below.length - 1 ? "└─ " : "├─ ") : "",
         });
       }
     }
     const heads = {}, hiddenHeads = {};
     for (const [number, names] of Object.entries(data.heads)) {
-      ((stands[number] ? heads : hiddenHeads)[nearest[number]] ||= []).push(...names);
+      ((hasRow[number] ? heads : hiddenHeads)[nearest[number]] ||= []).push(...names);
     }
-    return { rows: drawn, heads, hiddenHeads, active: data.leaf < 0 ? -1 : nearest[data.leaf], activeShown: stands[data.leaf] };
+    return { rows: drawn, heads, hiddenHeads, active: data.leaf < 0 ? -1 : nearest[data.leaf], activeShown: hasRow[data.leaf] };
   };
 
   // Search: all words and "phrases" must match; word* matches a prefix; role:user filters by role
 
-  const folded = (text) => text.normalize("NFC").toLowerCase().replace(/\s+/g, " ").trim();
+  const normalize = (text) => text.normalize("NFC").toLowerCase().replace(/\s+/g, " ").trim();
   const entities = { lt: "<", gt: ">", amp: "&", quot: '"', "#34": '"', "#39": "'", "#x27": "'", nbsp: " " };
   let texts = null;
-  const textOf = (number) => {
+  const getText = (number) => {
     texts = texts || new Array(size);
     if (texts[number] === undefined) {
       const html = data.html[number] || articles.get(number).outerHTML;
-      const words = html.slice(html.indexOf("</header>")).replace(/<summary>.*?<\/summary>|<[^>]*>/g, " ");
-      const plain = words.replace(/&(#?\w+);/g, (all, name) => entities[name] || all);
-      texts[number] = folded(`${data.speaker[number]} ${data.row[number]} ${data.label[number] || ""} ${(data.heads[number] || []).join(" ")} ${plain}`);
+      const stripped = html.slice(html.indexOf("</header>")).replace(/<summary>.*?<\/summary>|<[^>]*>/g, " ");
+      const plain = stripped.replace(/&(#?\w+);/g, (all, name) => entities[name] || all);
+      texts[number] = normalize(`${data.speaker[number]} ${data.row[number]} ${data.label[number] || ""} ${(data.heads[number] || []).join(" ")} ${plain}`);
     }
     return texts[number];
   };
-  const parse = (query) => {
+  const parseQuery = (query) => {
     const terms = [];
     for (const [, phrase, word] of query.matchAll(/"([^"]*)(?:"|$)|(\S+)/g)) {
       const role = /^role:(.+)$/i.exec(word || "");
-      const text = folded(phrase || (word || "").replace(/(.)\*$/, "$1"));
+      const text = normalize(phrase || (word || "").replace(/(.)\*$/, "$1"));
       if (role) {
         const roles = role[1].toLowerCase().split(",").map((name) => (name === "tool" ? "toolresult" : name));
         terms.push((number) => roles.includes(data.speaker[number]));
       } else if (text && /.\*$/.test(word || "")) {
         const begins = new RegExp(`(?<![\\p{L}\\p{N}_])${text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}`, "u");
-        terms.push((number) => begins.test(textOf(number)));
+        terms.push((number) => begins.test(getText(number)));
       } else if (text) {
-        terms.push((number) => textOf(number).includes(text));
+        terms.push((number) => getText(number).includes(text));
       }
     }
     return terms;
@@ -128,8 +128,8 @@
   let cursor = 0;
 
   const draw = () => {
-    drawn = drawing((number) => data.filters[number] >> state.filter & 1 && state.terms.every((term) => term(number)));
-    onPath = new Set(pathTo(state.leaf));
+    drawn = layOut((number) => data.filters[number] >> state.filter & 1 && state.terms.every((term) => term(number)));
+    onPath = new Set(findPath(state.leaf));
     const at = drawn.rows.findIndex((row) => row.number === state.leaf);
     if (at >= 0) cursor = at;
     cursor = Math.min(cursor, Math.max(0, drawn.rows.length - 1));
@@ -139,7 +139,7 @@
     paint();
   };
 
-  const span = (name, text) => {
+  const createSpan = (name, text) => {
     const element = document.createElement("span");
     element.className = name;
     element.textContent = text;
@@ -151,46 +151,46 @@
     const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
     // In a wide tree, scroll the connectors out of view and keep the text visible, as in the app.
     const room = Math.floor(tree.clientWidth / 2 / COLUMN);
-    const left = ({ hidden }) => Math.max(0, room - (hidden ? depth(hidden).length : 0));
+    const left = ({ hidden }) => Math.max(0, room - (hidden ? formatDepth(hidden).length : 0));
     const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - left(drawn.rows[cursor])) : 0;
     const rails = (row) => Math.min(Math.max(0, row.prefix.length - pan), left(row));
-    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => rowElement(row, first + index, rails(row))));
+    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => createRow(row, first + index, rails(row))));
     tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
   };
 
-  const rowElement = ({ number, prefix, hidden, width, folds }, index, rails) => {
+  const createRow = ({ number, prefix, hidden, width, folds }, index, rails) => {
     const row = document.createElement("div");
-    const here = number === state.leaf;
-    row.className = `row ${data.kind[number]}${here ? " at" : ""}${index === cursor ? " cursor" : ""}`;
+    const isHere = number === state.leaf;
+    row.className = `row ${data.kind[number]}${isHere ? " at" : ""}${index === cursor ? " cursor" : ""}`;
     row.id = `r${number}`;
     row.dataset.index = index;
     row.style.top = `${index * ROW}px`;
     row.setAttribute("role", "treeitem");
     row.setAttribute("aria-level", width / 3 + 1);
-    row.setAttribute("aria-selected", here);
+    row.setAttribute("aria-selected", isHere);
     row.setAttribute("aria-posinset", index + 1);
     row.setAttribute("aria-setsize", drawn.rows.length);
     const closed = state.folded.has(number);
     if (folds) row.setAttribute("aria-expanded", !closed);
-    const rail = span("rail", prefix);
+    const rail = createSpan("rail", prefix);
     if (rails < prefix.length) {
       rail.classList.add("cut");
       rail.style.width = `${rails}ch`;
     }
-    if (hidden) row.append(span("depth", depth(hidden)));
-    row.append(rail, span("fold", folds ? (closed ? "▸" : "▾") : ""));
-    if (onPath.has(number)) row.append(span("dot", "• "));
-    if (data.label[number]) row.append(span("label", data.label[number]));
-    row.append(span("words", data.row[number]));
-    for (const name of drawn.heads[number] || []) row.append(span("branch", name));
+    if (hidden) row.append(createSpan("depth", formatDepth(hidden)));
+    row.append(rail, createSpan("fold", folds ? (closed ? "▸" : "▾") : ""));
+    if (onPath.has(number)) row.append(createSpan("dot", "• "));
+    if (data.label[number]) row.append(createSpan("label", data.label[number]));
+    row.append(createSpan("words", data.row[number]));
+    for (const name of drawn.heads[number] || []) row.append(createSpan("branch", name));
     const below = drawn.hiddenHeads[number];
-    if (below) row.append(span("below", `(${below.join(", ")}: hidden below)`));
-    if (number === drawn.active && drawn.activeShown) row.append(span("here", "← active"));
-    else if (number === drawn.active) row.append(span("below", below ? "↓ active" : "↓ active: hidden below"));
+    if (below) row.append(createSpan("below", `(${below.join(", ")}: hidden below)`));
+    if (number === drawn.active && drawn.activeShown) row.append(createSpan("here", "← active"));
+    else if (number === drawn.active) row.append(createSpan("below", below ? "↓ active" : "↓ active: hidden below"));
     return row;
   };
 
-  const reveal = () => {
+  const revealCursor = () => {
     const top = cursor * ROW;
     if (top < tree.scrollTop) tree.scrollTop = top - ROW;
     else if (top + 2 * ROW > tree.scrollTop + tree.clientHeight) tree.scrollTop = top + 2 * ROW - tree.clientHeight;
@@ -219,31 +219,31 @@
     return [holder.parentElement, parts.map(([number]) => ({ number }))];
   });
 
-  const made = (html) => {
+  const parseHtml = (html) => {
     const template = document.createElement("template");
     template.innerHTML = html;
     return template.content.firstElementChild;
   };
-  const article = ({ number, html }) => {
-    if (html) return made(html);
-    if (!articles.has(number)) articles.set(number, made(data.html[number]));
+  const getArticle = ({ number, html }) => {
+    if (html) return parseHtml(html);
+    if (!articles.has(number)) articles.set(number, parseHtml(data.html[number]));
     return articles.get(number);
   };
 
-  const unfolds = { thinking: "details.thinking", outputs: "details.fold" };
+  const UNFOLDABLE = { thinking: "details.thinking", outputs: "details.fold" };
   const unfolded = new Set();
-  const unfold = (holder) => unfolded.forEach((id) => holder.querySelectorAll(unfolds[id]).forEach((element) => (element.open = true)));
-  let asWritten = true; // the path is still the exported one
+  const unfold = (holder) => unfolded.forEach((id) => holder.querySelectorAll(UNFOLDABLE[id]).forEach((element) => (element.open = true)));
+  let isInitial = true; // the path is still the one in the page
   let empty = new Map(waiting);
   const fill = (chunk) => {
     const items = empty.get(chunk);
     if (!items) return;
     empty.delete(chunk);
-    sight.unobserve(chunk);
-    chunk.replaceChildren(...items.map(article));
+    observer.unobserve(chunk);
+    chunk.replaceChildren(...items.map(getArticle));
     unfold(chunk);
   };
-  const sight = new IntersectionObserver((seen) => seen.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), {
+  const observer = new IntersectionObserver((changes) => changes.forEach(({ target, isIntersecting }) => isIntersecting && fill(target)), {
     root: reading,
     rootMargin: "1500px 0px",
   });
@@ -251,10 +251,10 @@
     const chunk = empty.keys().next().value;
     if (!chunk) return;
     fill(chunk);
-    later(fillIdly);
+    runIdly(fillIdly);
   };
-  empty.forEach((_, chunk) => sight.observe(chunk));
-  const later = window.requestIdleCallback || ((work) => setTimeout(work, 50));
+  empty.forEach((_, chunk) => observer.observe(chunk));
+  const runIdly = window.requestIdleCallback || ((work) => setTimeout(work, 50));
 
   const show = (holder, items) => {
     const chunks = [];
@@ -267,46 +267,46 @@
       chunks.push(chunk);
     }
     holder.replaceChildren(...chunks);
-    if (!items.length) holder.append(span("missing", "No entries."));
-    chunks.forEach((chunk, index) => (index < 2 ? fill(chunk) : sight.observe(chunk)));
+    if (!items.length) holder.append(createSpan("missing", "No entries."));
+    chunks.forEach((chunk, index) => (index < 2 ? fill(chunk) : observer.observe(chunk)));
   };
 
   const render = () => {
-    const comparing = state.compare !== null;
-    root.classList.toggle("comparing", comparing);
-    versus.hidden = !comparing;
-    path.hidden = comparing;
-    const plain = state.leaf === data.leaf && !state.model && !comparing;
-    if (!(plain && asWritten)) {
-      asWritten = false;
-      empty.forEach((_, chunk) => sight.unobserve(chunk));
+    const isComparing = state.compare !== null;
+    root.classList.toggle("comparing", isComparing);
+    versus.hidden = !isComparing;
+    path.hidden = isComparing;
+    const isDefault = state.leaf === data.leaf && !state.model && !isComparing;
+    if (!(isDefault && isInitial)) {
+      isInitial = false;
+      empty.forEach((_, chunk) => observer.unobserve(chunk));
       empty = new Map();
       path.replaceChildren();
       versus.replaceChildren();
-      if (comparing) renderComparison();
-      else show(path, state.model ? modelView(pathTo(state.leaf)) : told(pathTo(state.leaf)));
+      if (isComparing) renderComparison();
+      else show(path, state.model ? buildModelView(findPath(state.leaf)) : hideBookkeeping(findPath(state.leaf)));
     }
-    later(fillIdly);
-    $("reset").hidden = plain;
-    for (const [id, on] of [["model", state.model], ["compare", comparing]]) $(id)?.setAttribute("aria-pressed", on);
-    $("where").textContent = comparing ? "Two branches" : describe(state.leaf);
+    runIdly(fillIdly);
+    $("reset").hidden = isDefault;
+    for (const [id, on] of [["model", state.model], ["compare", isComparing]]) $(id)?.setAttribute("aria-pressed", on);
+    $("where").textContent = isComparing ? "Comparison" : describe(state.leaf);
     draw();
   };
 
   // Hide bookkeeping entries unless the reader selected one.
   const quiet = new Set(data.quiet);
-  const told = (list) => list.filter((number) => !quiet.has(number) || number === state.leaf).map((number) => ({ number }));
+  const hideBookkeeping = (list) => list.filter((number) => !quiet.has(number) || number === state.leaf).map((number) => ({ number }));
 
-  const entries = (count) => `${count.toLocaleString("en")} ${count === 1 ? "entry" : "entries"}`;
+  const countEntries = (count) => `${count.toLocaleString("en")} ${count === 1 ? "entry" : "entries"}`;
 
   const describe = (leaf) => {
     if (leaf < 0) return "Root";
     const names = data.heads[leaf];
-    const steps = entries(pathTo(leaf).length);
+    const steps = countEntries(findPath(leaf).length);
     return names ? `${names.join(", ")} · ${steps}` : `${data.label[leaf] || data.id[leaf].slice(0, 8)} · ${steps}`;
   };
 
-  const mark = () => {
+  const markTarget = () => {
     document.querySelectorAll(".entry.target").forEach((element) => element.classList.remove("target"));
     const chunk = [...empty].find(([, items]) => items.some(({ number }) => number === state.entry));
     if (chunk) fill(chunk[0]);
@@ -325,10 +325,10 @@
 
   const known = Object.fromEntries(["speaks", "editable", "system", "failed", "resets"].map((name) => [name, new Set(data.model[name])]));
   const isCompaction = (number) => number in data.model.anchors;
-  const lastOf = (list, test) => list.reduce((found, number, index) => (test(number) ? index : found), -1);
+  const findLastIndex = (list, test) => list.reduce((found, number, index) => (test(number) ? index : found), -1);
 
-  const selected = (list) => {
-    const compaction = lastOf(list, isCompaction), reset = lastOf(list, (number) => known.resets.has(number));
+  const selectForModel = (list) => {
+    const compaction = findLastIndex(list, isCompaction), reset = findLastIndex(list, (number) => known.resets.has(number));
     if (compaction <= reset) return list.slice(reset + 1);
     const anchor = list.slice(0, compaction).indexOf(data.model.anchors[list[compaction]]);
     const from = anchor < 0 ? compaction : Math.max(anchor, reset + 1);
@@ -336,27 +336,27 @@
     return [list[compaction], ...kept, ...list.slice(compaction + 1)];
   };
 
-  const modelView = (list) => {
-    const chosen = selected(list);
+  const buildModelView = (list) => {
+    const chosen = selectForModel(list);
     const edits = new Map();
     for (const number of chosen) {
       const edit = data.model.edits[number];
       if (edit) edits.set(edit[0], edit);
     }
-    const said = [];
+    const items = [];
     for (const number of chosen) {
       const edit = edits.get(number);
       if (edit && edit[1] === null) continue;
       const edited = edit && known.editable.has(number);
       const calls = (edited ? edit[2] : data.model.calls[number]) || [];
-      said.push({ number, html: edited ? edit[1] : null, calls, answers: data.model.answers[number] });
+      items.push({ number, html: edited ? edit[1] : null, calls, answers: data.model.answers[number] });
     }
-    const made = new Set(said.flatMap(({ calls }) => calls));
+    const madeCalls = new Set(items.flatMap(({ calls }) => calls));
     const turns = [];
     const waiting = new Map();
-    for (const item of said) {
+    for (const item of items) {
       if (!known.speaks.has(item.number) || known.failed.has(item.number)) continue;
-      if (item.answers === undefined || (!item.answers && !made.has(""))) {
+      if (item.answers === undefined || (!item.answers && !madeCalls.has(""))) {
         const turn = [item];
         turns.push(turn);
         for (const call of item.calls) {
@@ -374,18 +374,18 @@
 
   // Two branches side by side
 
-  const choices = () => data.branches.filter(([, head]) => head >= 0);
+  const listChoices = () => data.branches.filter(([, head]) => head >= 0);
   const renderComparison = () => {
-    const sides = state.compare.map((name) => choices().find((choice) => choice[0] === name));
-    const paths = sides.map(([, head]) => pathTo(head));
+    const sides = state.compare.map((name) => listChoices().find((choice) => choice[0] === name));
+    const paths = sides.map(([, head]) => findPath(head));
     let shared = 0;
     while (shared < paths[0].length && paths[0][shared] === paths[1][shared]) shared++;
     const rest = paths.map((list) => list.slice(shared));
     const choose = document.createElement("div");
     choose.className = "choose";
-    choose.append("Compare ", chooser(0, "First branch"), " with ", chooser(1, "Second branch"));
-    const parting = paths[0][shared - 1];
-    choose.append(span("", parting === undefined ? "No common ancestor." : `They diverge after ${entries(shared)}, at “${data.row[parting].slice(0, 60)}”.`));
+    choose.append("Compare ", createChooser(0, "First branch"), " with ", createChooser(1, "Second branch"));
+    const ancestor = paths[0][shared - 1];
+    choose.append(createSpan("", ancestor === undefined ? "No common ancestor." : `They diverge after ${countEntries(shared)}, at “${shorten(data.row[ancestor], 60)}”.`));
     const both = document.createElement("div");
     both.className = "sides";
     sides.forEach(([name], index) => {
@@ -397,31 +397,33 @@
       title.textContent = name;
       side.append(title, holder);
       both.append(side);
-      show(holder, told(rest[index]));
+      show(holder, hideBookkeeping(rest[index]));
     });
-    versus.append(choose, figures(sides.map(([name]) => name), rest), both);
+    versus.append(choose, createStatsTable(sides.map(([name]) => name), rest), both);
   };
 
-  const chooser = (side, name) => {
+  const shorten = (text, length) => (text.length > length ? `${text.slice(0, length).trimEnd()}…` : text);
+
+  const createChooser = (side, name) => {
     const select = document.createElement("select");
     select.setAttribute("aria-label", name);
-    for (const [branch] of choices()) select.add(new Option(branch, branch, false, branch === state.compare[side]));
+    for (const [branch] of listChoices()) select.add(new Option(branch, branch, false, branch === state.compare[side]));
     select.addEventListener("change", () => {
       state.compare[side] = select.value;
-      remember();
+      writeHash();
       render();
       versus.querySelectorAll("select")[side].focus();
     });
     return select;
   };
 
-  /** What four digits cannot tell has the two that count, as in core/figures.py. */
-  const dollars = (value) => {
+  // Four digits, or the first two significant ones of a smaller value, as in core/number_text.py.
+  const formatDollars = (value) => {
     const digits = value > 0 && value < 1e-4 ? Math.min(1 - Math.floor(Math.log10(value)), 12) : 4;
     return `$${value.toFixed(digits)}`;
   };
 
-  const figures = (names, sides) => {
+  const createStatsTable = (names, sides) => {
     const sum = (list, value) => list.reduce((total, number) => total + value(number), 0);
     const lines = [
       ["Entries", (list) => list.length],
@@ -429,96 +431,96 @@
       ["Tool calls", (list) => sum(list, (number) => data.counts[number][1])],
       ["Errors", (list) => sum(list, (number) => data.counts[number][2])],
       ["Tokens", (list) => sum(list, (number) => data.tokens[number])],
-      ["Cost", (list) => sum(list, (number) => data.cost[number]), dollars],
+      ["Cost", (list) => sum(list, (number) => data.cost[number]), formatDollars],
       ["Seconds", (list) => {
         const times = list.map((number) => data.time[number]).filter(Boolean);
         return times.length ? Math.round((times.reduce((a, b) => Math.max(a, b)) - times.reduce((a, b) => Math.min(a, b))) / 1000) : 0;
       }],
     ];
     const table = document.createElement("table");
-    const cell = (row, name, text) => {
+    const addCell = (row, name, text) => {
       const element = document.createElement(name);
       element.textContent = text;
       row.append(element);
       return element;
     };
     const head = table.createTHead().insertRow();
-    ["After the common ancestor", ...names].forEach((text) => (cell(head, "th", text).scope = "col"));
-    for (const [name, value, told = (number) => number.toLocaleString("en")] of lines) {
+    ["After the common ancestor", ...names].forEach((text) => (addCell(head, "th", text).scope = "col"));
+    for (const [name, value, format = (number) => number.toLocaleString("en")] of lines) {
       const row = (table.tBodies[0] || table.createTBody()).insertRow();
-      cell(row, "th", name).scope = "row";
+      addCell(row, "th", name).scope = "row";
       const values = sides.map(value);
-      values.forEach((number, index) => cell(row, "td", told(number)).classList.toggle("less", number > 0 && number < values[1 - index]));
+      values.forEach((number, index) => addCell(row, "td", format(number)).classList.toggle("less", number > 0 && number < values[1 - index]));
     }
     return table;
   };
 
   // The URL holds the current position, so that it can be linked
 
-  let remembered = null;
-  const remember = () => {
-    const words = new URLSearchParams();
-    if (state.compare) words.set("compare", state.compare.join("\n"));
-    else if (state.leaf !== data.leaf) words.set("leaf", data.id[state.leaf]);
-    if (state.entry >= 0 && state.entry !== state.leaf) words.set("entry", data.id[state.entry]);
-    if (state.model) words.set("view", "model");
-    remembered = words.size ? `#${words}` : "#";
-    if (location.hash !== remembered && (location.hash || words.size)) location.hash = remembered;
+  let lastHash = null;
+  const writeHash = () => {
+    const params = new URLSearchParams();
+    if (state.compare) params.set("compare", state.compare.join("\n"));
+    else if (state.leaf !== data.leaf) params.set("leaf", data.id[state.leaf]);
+    if (state.entry >= 0 && state.entry !== state.leaf) params.set("entry", data.id[state.entry]);
+    if (state.model) params.set("view", "model");
+    lastHash = params.size ? `#${params}` : "#";
+    if (location.hash !== lastHash && (location.hash || params.size)) location.hash = lastHash;
   };
-  const follow = () => {
-    if (location.hash === remembered || (remembered === "#" && !location.hash)) return;
-    const words = new URLSearchParams(location.hash.slice(1));
-    const place = (name) => (numbers.has(words.get(name)) ? numbers.get(words.get(name)) : -1);
-    const compared = (words.get("compare") || "").split("\n");
-    const entry = place("entry");
-    let leaf = place("leaf");
-    if (leaf < 0) leaf = entry < 0 || articles.has(entry) && pathTo(data.leaf).includes(entry) ? data.leaf : entry;
-    state.compare = compared.length === 2 && compared.every((name) => choices().some(([branch]) => branch === name)) ? compared : null;
+  const readHash = () => {
+    if (location.hash === lastHash || (lastHash === "#" && !location.hash)) return;
+    const params = new URLSearchParams(location.hash.slice(1));
+    const findEntry = (name) => (numbers.has(params.get(name)) ? numbers.get(params.get(name)) : -1);
+    const compared = (params.get("compare") || "").split("\n");
+    const entry = findEntry("entry");
+    let leaf = findEntry("leaf");
+    if (leaf < 0) leaf = entry < 0 || articles.has(entry) && findPath(data.leaf).includes(entry) ? data.leaf : entry;
+    state.compare = compared.length === 2 && compared.every((name) => listChoices().some(([branch]) => branch === name)) ? compared : null;
     state.leaf = leaf;
-    state.entry = entry < 0 && words.has("leaf") ? leaf : entry;
-    state.model = words.get("view") === "model";
-    remembered = location.hash;
+    state.entry = entry < 0 && params.has("leaf") ? leaf : entry;
+    state.model = params.get("view") === "model";
+    lastHash = location.hash;
     render();
-    reveal();
-    mark();
+    revealCursor();
+    markTarget();
   };
-  addEventListener("hashchange", follow);
+  addEventListener("hashchange", readHash);
 
   // Actions
 
   const select = (leaf, entry = leaf) => {
     Object.assign(state, { leaf, entry, compare: null });
-    remember();
+    writeHash();
     render();
-    mark();
+    markTarget();
   };
   const reset = () => {
     Object.assign(state, { leaf: data.leaf, entry: -1, model: false, compare: null });
-    remember();
+    writeHash();
     render();
-    reveal();
+    revealCursor();
     reading.scrollTop = 0;
   };
-  const sidebar = (open) => {
+  const setSidebar = (open) => {
     root.classList.toggle("closed", !open);
     $("unhide").setAttribute("aria-expanded", open);
     if (open) paint();
   };
   const toggleModel = () => {
     Object.assign(state, { model: !state.model, compare: null });
-    remember();
+    writeHash();
     render();
     reading.scrollTop = 0;
   };
   const toggleCompare = () => {
-    const known = choices().map(([name]) => name);
+    const known = listChoices().map(([name]) => name);
     if (known.length < 2) return;
-    const here = choices().find(([, head]) => head === state.leaf)?.[0] ?? known[0];
-    const above = new Set(pathTo(state.leaf));
-    const aside = choices().find(([name, head]) => name !== here && !above.has(head))?.[0];
+    const here = listChoices().find(([, head]) => head === state.leaf)?.[0] ?? known[0];
+    const above = new Set(findPath(state.leaf));
+    const aside = listChoices().find(([name, head]) => name !== here && !above.has(head))?.[0];
     state.compare = state.compare ? null : [here, aside ?? known.find((name) => name !== here)];
     state.model = false;
-    remember();
+    writeHash();
     render();
     reading.scrollTop = 0;
   };
@@ -527,13 +529,13 @@
     else unfolded.add(id);
     const open = unfolded.has(id);
     $(id).setAttribute("aria-pressed", open);
-    document.querySelectorAll(unfolds[id]).forEach((element) => (element.open = open));
+    document.querySelectorAll(UNFOLDABLE[id]).forEach((element) => (element.open = open));
   };
   const toggleTheme = () => {
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     root.dataset.theme = dark ? "light" : "dark";
   };
-  const tell = (text) => {
+  const notify = (text) => {
     $("said").textContent = text;
     $("said").classList.add("on");
     setTimeout(() => $("said").classList.remove("on"), 1600);
@@ -541,21 +543,21 @@
   const copy = async (text, what) => {
     try {
       await navigator.clipboard.writeText(text);
-      tell(`${what} copied`);
+      notify(`${what} copied`);
     } catch {
       const area = document.createElement("textarea");
       area.value = text;
       document.body.append(area);
       area.select();
-      tell(document.execCommand("copy") ? `${what} copied` : "This browser does not allow pages to copy");
+      notify(document.execCommand("copy") ? `${what} copied` : "Cannot copy: the browser does not allow it");
       area.remove();
     }
   };
-  const step = (way) => {
+  const step = (direction) => {
     const all = [...document.querySelectorAll("#main article")];
     const from = all.indexOf(document.activeElement?.closest?.("article"));
     const top = reading.getBoundingClientRect().top + 70;
-    const at = from >= 0 ? from + way : Math.max(0, all.findIndex((element) => element.getBoundingClientRect().bottom > top));
+    const at = from >= 0 ? from + direction : Math.max(0, all.findIndex((element) => element.getBoundingClientRect().bottom > top));
     const target = all[Math.min(Math.max(at, 0), all.length - 1)];
     if (!target) return;
     target.scrollIntoView({ block: "start" });
@@ -573,7 +575,7 @@
     cursor = +row.dataset.index;
     if (folds && event.target.classList.contains("fold")) return fold(number, !state.folded.has(number));
     select(number);
-    if (small.matches) sidebar(false);
+    if (small.matches) setSidebar(false);
   });
   tree.addEventListener("keydown", (event) => {
     const row = drawn.rows[cursor];
@@ -582,41 +584,41 @@
     if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key in steps) {
       cursor = Math.min(Math.max(cursor + steps[event.key], 0), drawn.rows.length - 1);
-      reveal();
+      revealCursor();
     } else if (event.key === "Enter" || event.key === " ") {
       select(row.number);
       tree.focus();
     } else if (event.key === "ArrowLeft" && row.folds && !state.folded.has(row.number)) fold(row.number, true);
     else if (event.key === "ArrowRight" && row.folds && state.folded.has(row.number)) fold(row.number, false);
     else if (event.key === "ArrowLeft") {
-      const above = new Set(pathTo(data.parent[row.number]));
+      const above = new Set(findPath(data.parent[row.number]));
       for (let index = cursor - 1; index >= 0; index--) {
         if (!drawn.rows[index].folds || !above.has(drawn.rows[index].number)) continue;
         cursor = index;
         break;
       }
-      reveal();
+      revealCursor();
     } else return;
     event.preventDefault();
     event.stopPropagation();
   });
 
   const keys = {
-    "/": () => { sidebar(true); $("search").focus(); },
-    Escape: reset, b: () => sidebar(root.classList.contains("closed")), m: toggleModel, c: toggleCompare,
+    "/": () => { setSidebar(true); $("search").focus(); },
+    Escape: reset, b: () => setSidebar(root.classList.contains("closed")), m: toggleModel, c: toggleCompare,
     t: () => toggleUnfold("thinking"), o: () => toggleUnfold("outputs"), j: () => step(1), k: () => step(-1),
   };
   addEventListener("keydown", (event) => {
-    const typed = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.key !== "Escape";
-    if (event.ctrlKey || event.metaKey || event.altKey || typed || !Object.hasOwn(keys, event.key)) return;
+    const isTyping = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.key !== "Escape";
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping || !Object.hasOwn(keys, event.key)) return;
     event.preventDefault();
     keys[event.key]();
   });
-  let typing = 0;
+  let searchTimer = 0;
   $("search").addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => {
-      state.terms = parse($("search").value);
+    clearTimeout(searchTimer);
+    searchTimer = setTimeout(() => {
+      state.terms = parseQuery($("search").value);
       tree.scrollTop = 0;
       cursor = 0;
       draw();
@@ -630,27 +632,27 @@
       draw();
     }
     tree.focus();
-    reveal();
+    revealCursor();
     event.preventDefault();
     event.stopPropagation();
   });
   $("filter").addEventListener("change", () => {
     state.filter = +$("filter").value;
     draw();
-    reveal();
+    revealCursor();
   });
   for (const [id, work] of [
     ["fold", foldAll], ["reset", reset], ["model", toggleModel], ["compare", toggleCompare], ["theme", toggleTheme],
-    ["thinking", keys.t], ["outputs", keys.o], ["hide", () => { sidebar(false); $("unhide").focus(); }], ["unhide", () => { sidebar(true); $("search").focus(); }],
+    ["thinking", keys.t], ["outputs", keys.o], ["hide", () => { setSidebar(false); $("unhide").focus(); }], ["unhide", () => { setSidebar(true); $("search").focus(); }],
   ]) $(id)?.addEventListener("click", work);
 
-  const widen = (width) => {
+  const setWidth = (width) => {
     const side = Math.round(Math.min(Math.max(width, 200), Math.min(800, innerWidth - 240)));
     root.style.setProperty("--side", `${side}px`);
     $("grip").setAttribute("aria-valuenow", side);
   };
   $("grip").addEventListener("pointerdown", (event) => {
-    const move = (moved) => widen(moved.clientX);
+    const move = (moved) => setWidth(moved.clientX);
     $("grip").setPointerCapture(event.pointerId);
     $("grip").addEventListener("pointermove", move);
     $("grip").addEventListener("lostpointercapture", () => $("grip").removeEventListener("pointermove", move), { once: true });
@@ -659,26 +661,26 @@
   $("grip").addEventListener("keydown", (event) => {
     const steps = { ArrowLeft: -20, ArrowRight: 20 };
     if (!(event.key in steps)) return;
-    widen($("sidebar").offsetWidth + steps[event.key]);
+    setWidth($("sidebar").offsetWidth + steps[event.key]);
     event.preventDefault();
   });
 
   // Copy: a button appears on the element under the pointer or with the focus
-  const button = (name, text) => {
+  const createButton = (name, text) => {
     const element = document.createElement("button");
     element.type = "button";
     element.className = name;
     element.textContent = text;
     return element;
   };
-  const offer = (event) => {
+  const addCopyButton = (event) => {
     const block = event.target.closest?.(".block, .prose pre");
-    if (block && !block.querySelector(".copy")) block.append(button("copy", "Copy"));
+    if (block && !block.querySelector(".copy")) block.append(createButton("copy", "Copy"));
     const header = event.target.closest?.(".entry")?.querySelector("header");
-    if (header && !header.querySelector(".copy-entry") && header.parentElement.children.length > 1) header.append(button("copy-entry", "Copy"));
+    if (header && !header.querySelector(".copy-entry") && header.parentElement.children.length > 1) header.append(createButton("copy-entry", "Copy"));
   };
-  $("main").addEventListener("pointerover", offer);
-  $("main").addEventListener("focusin", offer);
+  $("main").addEventListener("pointerover", addCopyButton);
+  $("main").addEventListener("focusin", addCopyButton);
   $("main").addEventListener("click", (event) => {
     const entry = event.target.closest(".entry");
     if (event.target.classList.contains("copy")) {
@@ -693,19 +695,19 @@
         state.compare = null;
         state.leaf = state.entry;
       }
-      remember();
+      writeHash();
       render();
-      mark();
+      markTarget();
       copy(location.href, "Link");
     }
   });
   addEventListener("beforeprint", () => [...empty.keys()].forEach(fill));
 
-  sidebar(!small.matches);
-  small.addEventListener("change", () => sidebar(!small.matches));
+  setSidebar(!small.matches);
+  small.addEventListener("change", () => setSidebar(!small.matches));
   render();
   cursor = Math.max(0, drawn.rows.findIndex(({ number }) => number === drawn.active));
-  reveal();
-  if (location.hash.includes("=")) follow();
+  revealCursor();
+  if (location.hash.includes("=")) readHash();
   root.dataset.ready = "true";
 });

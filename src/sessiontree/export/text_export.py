@@ -1,25 +1,29 @@
-"""Renders a session as Markdown and as plain text. Pure.
+"""Renders a session as Markdown, as plain text, and as one JSON object. Pure.
 
-The active path comes first. Every other branch follows from where it diverges, so that each entry occurs once.
-Bookkeeping entries (labels, names, head records, usage) appear in headings or are omitted.
+In Markdown and plain text, the active path comes first. Every other branch follows from where it diverges, so that each
+entry occurs once. Bookkeeping entries (labels, names, head records, usage) appear in headings or are omitted.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 from msgspec import Struct
 
-from sessiontree.comparison import compute_stats
-from sessiontree.core.entries import Entry, EntryId
+from sessiontree.comparison import PathStats, compute_stats, stats_to_wire
+from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.entry_text import format_entry_row
-from sessiontree.core.number_text import format_tokens, pluralize
+from sessiontree.core.number_text import format_cost, format_tokens, pluralize
 from sessiontree.core.outline import DEEP_NOTE, draw_rows, format_hidden, lay_out, run_steps, survey_tree
 from sessiontree.core.places import shorten_id
-from sessiontree.export.entry_view import EntryView, ViewPart, build_view, format_cost, make_visible
+from sessiontree.core.problems import encode_problem
+from sessiontree.export.entry_view import EntryView, ViewPart, build_view, make_visible
 from sessiontree.export.snapshot import Snapshot
+from sessiontree.format.codec import PARENT, NotJson, read_object
 
 
 class PathSection(Struct, frozen=True, kw_only=True):
@@ -257,3 +261,48 @@ def _write_plain_parts(parts: tuple[ViewPart, ...]) -> Iterator[str]:
         first, *others = f"{lead}{text}".rstrip().split("\n")
         yield from (f"  {line}".rstrip() for line in (first, *others))
         yield from (f"  {line}" if line else "" for line in _write_plain_parts(part.inner))
+
+
+# JSON
+
+
+def render_json(whole: Snapshot) -> Iterator[str]:
+    """Render the session as JSON, for programs that do not want to replay lines.
+
+    It has the header, the name, branches with statistics, labels, entries in file order, and problems.
+    """
+    tree, heads = whole.tree, whole.heads
+    begin = {"session": read_object(whole.header_line), "name": whole.name, "branch": heads.current, "leaf": whole.leaf}
+    yield _dump(begin)[:-1]
+    yield ',"branches":['
+    yield from _join_values(_build_branches(whole))
+    yield f'],"labels":{_dump(tree.labels)},"entries":['
+    yield from _join_values(_build_entries(whole))
+    yield f'],"problems":{_dump([encode_problem(problem) for problem in whole.problems])}}}\n'
+
+
+def _build_branches(whole: Snapshot) -> Iterator[JsonObject]:
+    stats = PathStats(whole.tree)
+    for name, head in whole.heads.heads.items():
+        yield {
+            **stats_to_wire(stats.compute(name, head)),
+            "current": name == whole.heads.current,
+            "archived": name in whole.heads.archived,
+        }
+
+
+def _build_entries(whole: Snapshot) -> Iterator[JsonObject]:
+    for id in whole.tree.iter_ids():
+        try:
+            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.parent(id)}
+        except NotJson:  # a broken entry; it is listed among the problems
+            continue
+
+
+def _join_values(values: Iterable[JsonObject]) -> Iterator[str]:
+    for index, value in enumerate(values):
+        yield f",{_dump(value)}" if index else _dump(value)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -14,17 +14,16 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool, tool
-from sessiontree.agent.tools.command_runner import CommandResult, run_command
-from sessiontree.agent.tools.environment import clean_environment
+from sessiontree.agent.tools.bash_tool import CommandResult, run_command
+from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.registry import Argument, Command, CommandOutcome, Completer
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.extensions.source_files import ExtensionError
-from sessiontree.hooks.bus import DEADLINE, Handler, HookContext
+from sessiontree.extensions.trusted_files import ExtensionError
+from sessiontree.hooks.bus import DEADLINE, Handler, HookContext, call
 from sessiontree.hooks.events import Event, Notice
-from sessiontree.hooks.invoke import call
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
@@ -77,6 +76,11 @@ class ExtensionApi:
         return self._session_controller
 
     # State
+
+    @property
+    def controller(self) -> SessionController:
+        """The controller of the session that the user works on."""
+        return self._controller
 
     @property
     def ui(self) -> Ui:
@@ -257,7 +261,7 @@ class ExtensionApi:
     ) -> CommandResult:
         """Run a program without a shell and return its combined output and errors.
 
-        It gets the same environment variables as the model's commands.
+        It gets the same environment variables as the model's commands. The `timeout` is in seconds.
         """
         return await run_command(
             shlex.join([program, *arguments]),

@@ -30,17 +30,17 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.extensions.prompt_files import build_prompt_command
-from sessiontree.extensions.source_files import (
+from sessiontree.extensions.trusted_files import (
     EXTENSIONS,
     PROMPTS,
     RULES,
     ExtensionError,
     ExtensionFiles,
+    TrustStore,
     find_project_root,
     locate_extension,
     read_extension_files,
 )
-from sessiontree.extensions.trust import TrustStore
 from sessiontree.home import get_home
 from sessiontree.hooks.events import Notice, SessionShutdown, SessionStart
 from sessiontree.regular_file import read_regular_file

@@ -20,8 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
-from sessiontree.core.messages import coerce_number, is_list, is_object, preview_message
-from sessiontree.core.preview import MessagePreview
+from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_too_deep
 from sessiontree.format.splice import set_value
@@ -383,6 +382,9 @@ class LineSource(ABC):
     def can_read(self, raw: bytes) -> bool:
         return is_readable(raw)
 
+    def decode_extra(self, raw: bytes) -> JsonObject:
+        return find_unknown_fields(read_object(raw))
+
     def find_hidden_keys(self, raw: bytes) -> list[str]:
         return find_hidden_keys(raw)
 
@@ -558,8 +560,10 @@ def get_type(body: Body) -> str:
     try:
         return _TYPES_BY_BODY[type(body)]
     except KeyError:
-        name = f"{type(body).__name__!r} object"
-        raise TypeError(f"expected a body such as user('Hello') or Message({{...}}), got a {name}") from None
+        hint = f"; write st.user({body!r})" if isinstance(body, str) and len(body) < 40 else ""
+        raise InvalidOperation(
+            f'an entry needs a body such as st.user("hi"), not {type(body).__name__}{hint}'
+        ) from None
 
 
 def encode_body(body: Body) -> JsonObject:

@@ -6,7 +6,8 @@ every head exists. At the first fault it raises `UnsoundSession`, and the caller
 
 Three faults are not detected here. Invalid UTF-8 in strings that a listing does not show: the caller checks for it.
 Deep nesting that is not obvious, and head keys after a message: `doctor` reports these, because a check of all lines
-would take half as long as decoding them. Heads follow `core.head_rules`; totals match `format.totals`.
+would take half as long as decoding them. Heads follow `core.head_rules`; `EntryTotals` counts
+the same from decoded entries.
 """
 
 from __future__ import annotations
@@ -22,15 +23,27 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from sessiontree.core.entries import (
     HEAD_RECORD,
     NO_ID,
+    Body,
+    Entry,
     Header,
     JsonObject,
+    Message,
+    SessionInfo,
     is_annotation,
     parse_entry_id,
     shorten_to_line,
 )
 from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import coerce_string, extract_text, is_object, sum_usage
+from sessiontree.core.messages import (
+    coerce_string,
+    extract_text,
+    get_model,
+    get_role,
+    is_object,
+    list_usages,
+    sum_usage,
+)
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
@@ -108,6 +121,53 @@ class SessionTotals(Struct, kw_only=True):
     def branch_count(self) -> int:
         """The number of branches that are not archived."""
         return len(self.heads.keys() - self.archived)
+
+
+class EntryTotals:
+    """Counts decoded entries one at a time: messages, tokens, cost, models, and the facts that a listing shows.
+
+    A property test compares it with `Digest`.
+    """
+
+    def __init__(self) -> None:
+        self.entries = 0
+        self.messages = 0
+        self.tokens = 0.0
+        self.cost = 0.0
+        """In US dollars."""
+        self.first_message: str | None = None
+        """The user's first message with text, on one line."""
+        self.is_named = False
+        """Whether an entry sets or clears the name of the session."""
+        self.name: str | None = None
+        self.models: dict[str, None] = {}
+        """The models that wrote messages, as `provider:model`, in order of their first message."""
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: Entry) -> Body:
+        """Count one entry and return its body, which is not cached."""
+        body = entry.decode()
+        self.entries += 1
+        for usage in map(sum_usage, list_usages(body)):
+            if usage is not None:
+                self.tokens += usage.tokens
+                self.cost += usage.cost
+        match body:
+            case Message(message):
+                self.messages += 1
+                if self.first_message is None and get_role(message) == "user":
+                    self.first_message = shorten_to_line(extract_text(message.get("content"))) or None
+                model = get_model(message)
+                if model is not None and model != ("unknown", "unknown"):
+                    self.models[":".join(model)] = None
+            case SessionInfo(name):
+                self.is_named, self.name = True, (name or "").strip(NAME_WHITESPACE) or None
+            case _:
+                pass
+        return body
 
 
 class _Ancestors:

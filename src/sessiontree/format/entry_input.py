@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from sessiontree.core.entries import Body, JsonObject, Message, ModelChange, Opaque
-from sessiontree.core.messages import coerce_string, get_answered_call
+from sessiontree.core.message_input import check_new_message
+from sessiontree.core.messages import coerce_string
 from sessiontree.format.codec import WIRE, find_unknown_fields, parse_body
 
 
@@ -17,7 +18,10 @@ class IncompleteEntry(ValueError):
 
 
 def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
-    """Return the body of an entry and the extra fields of its line. Raises `IncompleteEntry`."""
+    """Return the body of an entry and the extra fields of its line.
+
+    Raises `IncompleteEntry`, and `InvalidOperation` for a message that a model could not be sent.
+    """
     kind = coerce_string(wire.get("type"))
     if not kind or kind == "session":  # that would be a header
         raise IncompleteEntry("a type")
@@ -31,18 +35,7 @@ def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
             raise IncompleteEntry(field.wire)
     body = parse_body(wire)
     if isinstance(body, Message):
-        check_message(body.message)
-    elif isinstance(body, ModelChange) and body.model is None:
+        check_new_message(body.message)
+    if isinstance(body, ModelChange) and body.model is None:
         raise IncompleteEntry("modelId")
     return body, find_unknown_fields(wire)
-
-
-def check_message(message: JsonObject) -> None:
-    """Raise `IncompleteEntry` for a message without content."""
-    role = coerce_string(message.get("role"))
-    if not role:
-        raise IncompleteEntry("a role")
-    if role in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
-        raise IncompleteEntry("content: text or a list of blocks")
-    if get_answered_call(message) == "":
-        raise IncompleteEntry("the toolCallId that it answers")

@@ -116,7 +116,7 @@ def read_tail_context(
 
 
 def read_tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
-    """Return all heads of a file of version 3, from its end; `None` if only the whole file can tell.
+    """Return all heads of a file of version 3, from its end; `None` if the whole file is needed.
 
     A head before the last head record is taken from the record, even if its line cannot be read.
     """

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import inspect
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar, cast
+from functools import partial
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET
@@ -33,9 +37,8 @@ from sessiontree.hooks.events import (
     Notice,
     Switched,
     ToolCallAnswer,
-    ToolResult,
+    ToolReturned,
 )
-from sessiontree.hooks.invoke import call
 from sessiontree.hooks.ui_protocol import DeadlineClock, stop_clock_during_questions
 
 Handler: TypeAlias = Callable[[Any, Any], Any | Awaitable[Any]]
@@ -54,6 +57,8 @@ IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
 """JSON types that are immutable."""
 
 E = TypeVar("E", bound=Event)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -70,6 +75,8 @@ class HookContext:
     """The folder that tools work in, if one is set."""
     confinement: Any = None
     """The sandbox of tools, if there is one."""
+    build_system_prompt: Any = None
+    """Builds the system prompt of agents that have none of their own, from the folder and the tools."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +100,8 @@ class Hooks:
     def derive(self, context: HookContext) -> Hooks:
         """Return hooks that share the handlers, but have their own context, tools and listeners.
 
-        For several agents at the same time: handlers see which agent an event belongs to, and tools get only the events
-        of their own agent.
+        Use it for several agents at the same time: handlers see which agent an event belongs to, and a tool gets only
+        the events of its own agent.
         """
         hooks = Hooks(context)
         hooks._handlers = self._handlers
@@ -135,7 +142,7 @@ class Hooks:
         return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)))
 
     async def emit(self, event: Event) -> None:
-        """Pass an event that has happened to listeners and handlers."""
+        """Pass an event to listeners and handlers, and ignore the answers."""
         self.notify_listeners(event)
         tools = self._tools if isinstance(event, PLACE_EVENTS) else ()
         for registered in (*self._handlers.get(type(event), ()), *tools):
@@ -153,6 +160,7 @@ class Hooks:
                 continue
             answers.append(answer)
             if answer.cancel:
+                answers[-1] = msgspec.structs.replace(answer, cancelled_by=registered.source)
                 break
             event = apply_answer(event, answer)
         return event, combine_answers(kind, answers)
@@ -175,7 +183,7 @@ class Hooks:
         if late:
             return self._report_failure(registered, event, f"took longer than {registered.deadline:g} s")
         if task.cancelled():
-            return self._report_failure(registered, event, "was cancelled from inside")
+            return self._report_failure(registered, event, "cancelled itself")
         error = task.exception()
         if error is not None:
             return self._report_failure(registered, event, f"failed with {type(error).__name__}: {error}")
@@ -197,9 +205,6 @@ class Hooks:
     def _report_failure(self, registered: _Registration, event: Event, what: str) -> _HandlerFailure:
         self.notify_listeners(Notice(level="error", text=f"{registered.source} {what} (at {EVENT_NAMES[type(event)]})"))
         return _HandlerFailure()
-
-
-T = TypeVar("T")
 
 
 def _add(items: list[T], item: T) -> Callable[[], None]:
@@ -266,8 +271,9 @@ def _convert_struct(value: Any) -> Any:
 
 
 def _get_set_fields(answer: Answer) -> dict[str, Any]:
-    fields = {name: getattr(answer, name) for name in answer.__struct_fields__ if name != "cancel"}
-    return {name: value for name, value in fields.items() if value is not UNSET}
+    fields = {name: getattr(answer, name) for name in answer.__struct_fields__}
+    own = Answer.__struct_fields__
+    return {name: value for name, value in fields.items() if name not in own and value is not UNSET}
 
 
 def _copy_value(value: Any) -> Any:
@@ -287,7 +293,7 @@ def _copy_value(value: Any) -> Any:
         names = value.__struct_fields__
         return msgspec.structs.replace(value, **{name: _copy_value(getattr(value, name)) for name in names})
     if isinstance(value, ToolCall):
-        return ToolCall(*map(_copy_value, value))
+        return ToolCall.wrap(_copy_value(value.raw))
     if isinstance(value, tuple):
         return tuple(map(_copy_value, cast("tuple[Any, ...]", value)))
     return value
@@ -304,8 +310,45 @@ def apply_answer(event: E, answer: Answer) -> E:
             fields = {"preparation": msgspec.structs.replace(event.preparation, **fields)}
         case BeforeMerge():
             fields.pop("summary", None)
-        case ToolResult() if isinstance(fields.get("content"), str):
+        case ToolReturned() if isinstance(fields.get("content"), str):
             fields["content"] = [{"type": "text", "text": fields["content"]}]
         case _:
             pass
     return msgspec.structs.replace(event, **{name: value for name, value in fields.items() if hasattr(event, name)})
+
+
+# Calling functions of users and extensions: handlers, tools and commands
+
+
+async def call(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """Call a function and return its result. An async function is awaited; any other runs in its own thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments, **named)
+    given = await run_in_thread(function, *arguments, **named)
+    return await given if inspect.isawaitable(given) else given
+
+
+def run_in_thread(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> asyncio.Future[T]:
+    """Call a function in its own daemon thread, which does not block other threads or the exit of the program.
+
+    Cancelling the future abandons the thread.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    work = partial(contextvars.copy_context().run, function, *arguments, **named)
+
+    def set_outcome(given: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(given) if error is None else future.set_exception(error)
+
+    def run() -> None:
+        given, error = None, None
+        try:
+            given = work()
+        except BaseException as raised:  # noqa: BLE001 - the function may raise anything
+            error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(set_outcome, given, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

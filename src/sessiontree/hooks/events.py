@@ -8,13 +8,16 @@ and empty answers change nothing. For other events, answers are ignored unless t
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.core.compaction import CompactionPreparation as CompactionPreparation
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import ToolCall
+from sessiontree.format.codec import read_object
 
 
 class Signal:
@@ -84,6 +87,8 @@ class CompactionResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cancel: bool = False
+    cancelled_by: str = ""
+    """The handler or extension that cancelled. The bus sets it."""
 
 
 class NavigateAnswer(Answer, frozen=True, kw_only=True):
@@ -347,7 +352,7 @@ class ToolUpdate(Event, frozen=True, kw_only=True):
     text: str
 
 
-class ToolResult(Event, frozen=True, kw_only=True):
+class ToolReturned(Event, frozen=True, kw_only=True):
     """A tool has returned; the result is not written yet."""
 
     answer = ToolResultAnswer
@@ -402,44 +407,11 @@ class Notice(Event, frozen=True, kw_only=True):
 
 
 EVENTS: dict[str, type[Event]] = {
-    "session_start": SessionStart,
-    "session_shutdown": SessionShutdown,
-    "before_switch": BeforeSwitch,
-    "switched": Switched,
-    "before_fork": BeforeFork,
-    "forked": Forked,
-    "before_navigate": BeforeNavigate,
-    "navigated": Navigated,
-    "before_merge": BeforeMerge,
-    "merged": Merged,
-    "before_copy": BeforeCopy,
-    "copied": Copied,
-    "before_compact": BeforeCompact,
-    "compacted": Compacted,
-    "compact_failed": CompactFailed,
-    "input": Input,
-    "run_start": RunStart,
-    "run_end": RunEnd,
-    "turn_start": TurnStart,
-    "turn_end": TurnEnd,
-    "before_request": BeforeRequest,
-    "message_start": MessageStart,
-    "message_delta": MessageDelta,
-    "before_message": BeforeMessage,
-    "message_end": MessageEnd,
-    "before_tool_call": BeforeToolCall,
-    "tool_denied": ToolDenied,
-    "tool_start": ToolStart,
-    "tool_update": ToolUpdate,
-    "tool_result": ToolResult,
-    "tool_end": ToolEnd,
-    "model_changed": ModelChanged,
-    "thinking_changed": ThinkingChanged,
-    "retry_scheduled": RetryScheduled,
-    "queue_changed": QueueChanged,
-    "notice": Notice,
-}
-"""Events by name."""
+    re.sub(r"\B([A-Z])", r"_\1", event.__name__).lower(): event
+    for event in Event.__subclasses__()
+    if event is not ToolReturned
+} | {"tool_result": ToolReturned}
+"""Events by name: `BeforeFork` is `before_fork`. `ToolReturned` has the name that pi uses."""
 
 EVENT_ALIASES: dict[str, str] = {
     "session_before_tree": "before_navigate",
@@ -468,3 +440,32 @@ EVENT_ALIASES: dict[str, str] = {
 """Names of the same events in other programs."""
 
 EVENT_NAMES: dict[type[Event], str] = {event: name for name, event in EVENTS.items()}
+
+
+def encode_event(event: Event) -> JsonObject | None:
+    """Return an event as JSON, for programs that follow an agent; `None` for an event that asks handlers.
+
+    Entries have the same form as in the session file.
+    """
+    if event.answer is not None:
+        return None
+    fields = {name: getattr(event, name) for name in event.__struct_fields__}
+    encoded = {_camelize(name): _encode_value(value) for name, value in fields.items()}
+    return {"type": EVENT_NAMES[type(event)], **encoded}
+
+
+def _camelize(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _encode_value(value: Any) -> Any:
+    match value:
+        case Entry():
+            return read_object(value.raw)
+        case ToolCall():
+            return {"id": value.id, "name": value.name, "arguments": value.arguments}
+        case tuple():
+            return [_encode_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return msgspec.to_builtins(value, enc_hook=str)

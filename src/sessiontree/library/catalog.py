@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sessiontree.core.plan import plan_fork
 from sessiontree.core.timestamps import format_timestamp
-from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import (
+    Ambiguous,
+    InvalidOperation,
+    LockTimeout,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+)
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.library.folder_repository import get_sources
 from sessiontree.library.locations import find_repository, is_address, open_folder, open_folder_of, open_repository
@@ -21,7 +31,9 @@ from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, S
 from sessiontree.library.session_files import is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
+from sessiontree.store.files import make_private_directory
 from sessiontree.store.jsonl import Durability
+from sessiontree.store.lock import MAX_PAUSE, FileLock, get_wait_limit
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -29,6 +41,9 @@ if TYPE_CHECKING:
     from sessiontree.library.index.session_search import Hit
     from sessiontree.library.index.session_summary import SessionSummary
     from sessiontree.store.base import Cursor, Store
+
+CREATION_LOCK = ".create.lock"
+"""A file in a folder of sessions that is locked while a session is created unless its name exists."""
 
 
 def generate_session_id() -> str:
@@ -45,7 +60,28 @@ def create(
     file: str | os.PathLike[str] | None = None,
     durability: Durability = "fsync",
 ) -> Session:
-    """Create a session for the folder `cwd`: in the default place, in the folder or repository `dir`, or as `file`."""
+    """Create a session for the folder `cwd`: in the default place, in the folder or repository `dir`, or as `file`.
+
+    Warns if another session there has the name: `open` cannot tell them apart by it.
+    """
+    if name is not None and file is None and _is_name_taken(name, dir):
+        warnings.warn(
+            f"another session is named {name!r}, so the name alone does not open either of them;"
+            f" st.open({name!r}, create=True) opens the one that exists",
+            stacklevel=2,
+        )
+    return create_session(name, cwd=cwd, dir=dir, file=file, durability=durability)
+
+
+def create_session(
+    name: str | None = None,
+    *,
+    cwd: str | os.PathLike[str] = ".",
+    dir: str | os.PathLike[str] | None = None,
+    file: str | os.PathLike[str] | None = None,
+    durability: Durability = "fsync",
+) -> Session:
+    """Create a session as `create` does, without looking for others of the same name."""
     where = resolve_folder(cwd)
     id = generate_session_id()
     return Session.create(build_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
@@ -56,16 +92,112 @@ def memory(name: str | None = None, *, cwd: str = "") -> Session:
     return Session.create(MemoryStore(), id=generate_session_id(), cwd=cwd, name=name)
 
 
-def open(session: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "fsync") -> Session:
-    """Open a session by path, id, part of an id, name, or address. Reading changes nothing."""
-    return Session(get_store(find(session), durability), read_only="it was opened for reading" if read_only else None)
+def open(
+    session: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    durability: Durability = "fsync",
+) -> Session:
+    """Open a session by path, id, part of an id, name, or address. Reading changes nothing.
+
+    With `create=True`, a session that is not found is created: with this name, or as this file. If several processes
+    do this at the same time, one creates the session and the others open it.
+    """
+    if not isinstance(session, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f"open needs the path, name or id of a session, not {type(session).__name__}")
+    if create and read_only:
+        raise InvalidOperation("a session that is opened read-only cannot be created; omit read_only or create")
+    try:
+        return Session(
+            get_store(find(session), durability), read_only="it was opened for reading" if read_only else None
+        )
+    except Ambiguous:
+        raise
+    except NotFound:
+        if not create:
+            raise
+    if is_path(session) and not is_address(session):
+        return _open_or_create_file(os.fspath(session), durability)
+    return _open_or_create_name(os.fspath(session), durability)
+
+
+def _open_or_create_file(file: str, durability: Durability) -> Session:
+    try:
+        return create_session(file=file, durability=durability)
+    except StoreError:
+        if not os.path.lexists(file):
+            raise
+    return Session(get_store(file, durability))  # another process was first
+
+
+def _open_or_create_name(session: str, durability: Durability) -> Session:
+    repository, _ = find_repository(session)
+    text = repository.get_id(session) if is_address(session) else session
+    name = None if text == RECENT_ALIAS else clean_name(text)
+    if name is not None and name != text:
+        raise InvalidOperation(f"{text!r} cannot be the name of a session: a name has one line and no spaces around it")
+    where = resolve_folder(".")
+    with _hold_creation_lock(repository, where, name or where):
+        try:
+            location = repository.find(session)
+        except Ambiguous:
+            raise
+        except NotFound:
+            address = session if is_address(session) else None
+            return create_session(name, cwd=where, dir=address, durability=durability)
+        return Session(repository.get_store(location, durability))
+
+
+@contextmanager
+def _hold_creation_lock(repository: Repository, cwd: str, name: str) -> Generator[None]:
+    """Hold a lock that everyone takes who creates a session of this name unless it exists."""
+    lock = repository.open_shared_lock(repository.build_location("", cwd=cwd, timestamp=""), f"create {name}")
+    if lock is not None:
+        started = time.monotonic()
+        while not lock.acquire():
+            waited = time.monotonic() - started
+            if waited >= get_wait_limit():
+                raise LockTimeout(repository.location, waited)
+            time.sleep(MAX_PAUSE)
+        try:
+            yield
+        finally:
+            lock.release()
+    elif is_address(repository.location):  # it is in this process alone
+        yield
+    else:
+        make_private_directory(repository.location)
+        file_lock = FileLock(os.path.join(repository.location, CREATION_LOCK))
+        try:
+            with file_lock:
+                yield
+        finally:
+            file_lock.close()
+
+
+def _is_name_taken(name: str, dir: str | os.PathLike[str] | None) -> bool:
+    """Return whether a session has this name. A failure is not reported: creating the session reports it better."""
+    repository, clean = open_repository(dir), clean_name(name)
+    if clean is None or clean == RECENT_ALIAS:
+        return False
+    with suppress(SessionTreeError):
+        try:
+            location = repository.find(clean)
+        except Ambiguous as error:
+            location = repository.find(error.candidates[0])
+        except NotFound:
+            return False
+        # `find` also finds parts of ids.
+        return Session(repository.get_store(location), read_only="it was opened for reading").name == clean
+    return False
 
 
 def create_near(session: Session, name: str | None = None, *, cwd: str | os.PathLike[str] = ".") -> Session:
     """Create a session where another one lives: in memory, in the same database, or in the default folder."""
     if session.address is None:
         return memory(name, cwd=session.cwd)
-    return create(name, cwd=cwd, dir=session.address if is_address(session.address) else None)
+    return create_session(name, cwd=cwd, dir=session.address if is_address(session.address) else None)
 
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
@@ -107,6 +239,8 @@ def fork(
     else:
         if dir is None and file is None and is_address(session.address):
             dir = session.address  # stay in the same database
+        elif dir is None and file is None and session.file is not None:
+            dir = session.file.parent
         store = build_store(id, session.cwd, dir, file)
     parts = None
     if not whole:
@@ -127,11 +261,13 @@ def fork(
 
 
 def check_copyable(session: Session, copy: str) -> None:
-    """Refuse to copy entries under a new header that would say less about them than the one they have."""
+    """Raise `ReadOnly` if a copy would lose what the header records: a newer version, or that secrets were removed."""
     if session.header.version > VERSION:
-        raise ReadOnly(session.location, f"it is of version {session.header.version}, and {copy} would not be")
+        raise ReadOnly(
+            session.location, f"it has version {session.header.version}; {copy} would have version {VERSION}"
+        )
     if session.header.redacted:
-        raise ReadOnly(session.location, f"it was redacted when it was exported, and {copy} would not say so")
+        raise ReadOnly(session.location, f"it was redacted; {copy} would not be marked as redacted")
 
 
 def get_session_location(session: Session) -> str | None:
@@ -162,12 +298,12 @@ def get_store(location: str, durability: Durability = "fsync") -> Store:
 
 
 def get_session_id(location: str) -> str:
-    """Return the id of the session at a location, as far as the location tells it."""
+    """Return the session id that a location contains. Nothing is opened."""
     return _open_address_or_folder(location).get_id(location)
 
 
 def has_session(location: str) -> bool:
-    """Return whether a session may still be at this location. A file is checked, a database is not asked."""
+    """Return whether a session may still be at this location. A file is checked; a database is not queried."""
     return _open_address_or_folder(location).exists(location)
 
 
@@ -177,12 +313,12 @@ def check_size(location: str) -> None:
 
 
 def normalize_location(location: str) -> str:
-    """Return the one form of a location that all ways to write it have in common."""
+    """Return the canonical form of a location."""
     return location if is_address(location) else os.path.realpath(location)
 
 
 def build_worker_location(session: Session) -> str:
-    """Return how workers on other machines name a session. Each of them may reach the shared database by another name.
+    """Return the name that workers on other machines open a session by. They may use another address of the database.
 
     Raises `InvalidOperation` for a session in memory.
     """
@@ -195,12 +331,12 @@ def build_worker_location(session: Session) -> str:
 
 
 def open_shared_lock(location: str, name: str) -> SharedLock | None:
-    """Return a lock for work on a session that holds across machines; `None` where a lock file does the same."""
+    """Return a lock for work on a session that holds across machines; `None` if a lock file is enough."""
     return _open_address_or_folder(location).open_shared_lock(location, name)
 
 
 def may_contain(location: str, text: bytes) -> bool:
-    """Return whether a session may contain these bytes. A cheap test that may say yes wrongly."""
+    """Return whether a session may contain these bytes. A cheap test that can return false positives."""
     return _open_address_or_folder(location).may_contain(location, text)
 
 
@@ -230,7 +366,7 @@ def is_container(place: str) -> bool:
 
 
 def locate(place: str) -> str:
-    """Return the location of a session, or the folder or repository that is meant.
+    """Return the location of a session, or the folder or repository itself.
 
     Raises `NotFound`, and `Ambiguous` if a word names both a session and a folder.
     """
@@ -256,7 +392,7 @@ def find(session: str | os.PathLike[str]) -> str:
 
 
 def find_ambiguous(sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
-    """Return the locations, given with their ids, that `find` would not return for the id: a copy has it too."""
+    """Return the locations among these pairs of id and location whose id a copy shares, so `find` is ambiguous."""
     return open_repository().find_ambiguous(sessions, in_trash=in_trash)
 
 
@@ -340,7 +476,7 @@ def _open_listed(source: str | None, dir: str | os.PathLike[str] | None, all: bo
 
 
 def _get_scope(cwd: str | os.PathLike[str] | None, all: bool, dir: str | os.PathLike[str] | None) -> str | None:
-    """Return the project to list; `None` for all. A folder of files that was named is listed whole."""
+    """Return the project to list; `None` for all. An explicit folder of files is listed completely."""
     if all or (dir is not None and not is_address(os.fspath(dir))):
         return None
     return os.fspath(cwd or ".")
@@ -383,7 +519,7 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
 
 
 def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
-    """Remove a session for good if nothing useful was written to it. A damaged one stays.
+    """Remove a session for good if nothing useful was written to it. A damaged session is kept.
 
     Returns whether it is gone.
     """
@@ -401,7 +537,7 @@ def list_trash() -> list[SessionSummary]:
 
 
 def _find_own_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
-    """Like `find_repository`, but a bare word is never taken for a file of the current folder."""
+    """Like `find_repository`, but a bare word never means a file in the current folder."""
     if is_path(session) or is_address(os.fspath(session)):
         return find_repository(session)
     return open_repository(), os.fspath(session)

@@ -23,8 +23,7 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader
 from sessiontree.home import get_home
 from sessiontree.library import trash
-from sessiontree.library.recent import find_most_recent
-from sessiontree.library.repository import RECENT_ALIAS, Layout, Progress, StoredSession
+from sessiontree.library.repository import RECENT_ALIAS, Layout, Progress, StoredSession, find_most_recent
 from sessiontree.library.session_files import (
     SESSION_SUFFIX,
     OpenStore,

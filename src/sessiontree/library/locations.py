@@ -25,7 +25,7 @@ _file_store: OpenStore = JsonlStore
 def register_scheme(scheme: str, open_address: Callable[[str], Repository]) -> None:
     """Let addresses that start with `scheme`, such as `postgresql://`, open this kind of repository.
 
-    `open_address` gets the address; a session's own part stands behind `#`.
+    `open_address` gets the address; the part after `#` names a session.
     """
     _schemes[scheme] = open_address
 
@@ -37,7 +37,7 @@ def is_address(text: object) -> bool:
 
 def open_repository(place: str | os.PathLike[str] | None = None) -> Repository:
     """Return the repository at an address or in a folder; by default the one that `SESSIONTREE_STORE` names, or else
-    the user's folder of sessions. Raises `InvalidOperation` for an address that cannot be understood.
+    the user's folder of sessions. Raises `InvalidOperation` for an invalid address.
     """
     if place is None:
         address = os.environ.get(STORE_VARIABLE)

@@ -29,8 +29,7 @@ from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import read_tail_heads
 from sessiontree.library.index.session_search import Hit, build_snippet, map_branches, match_entry
 from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
-from sessiontree.library.recent import find_most_recent
-from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession
+from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession, find_most_recent
 from sessiontree.library.session_files import is_id_match, resolve_folder
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor, Store

@@ -63,7 +63,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     if file is not None:
         store = open_folder_of(os.fspath(file)).get_store(os.fspath(file))
     elif session.address is None:
-        raise InvalidOperation("a session in memory has no place next to it: name a file for the repaired copy")
+        raise InvalidOperation("a session in memory has no folder for a repaired copy; name a file")
     else:
         repository, location = find_repository(session.address)
         before = _find_first_with(sound, repository.iter_copies(location))
@@ -169,7 +169,7 @@ def _parse_entry(raw: bytes) -> Entry | None:
 
 
 def _guess_cwd(path: str) -> str:
-    """Return the project that the other sessions in a file's folder belong to, as far as that can be told."""
+    """Return the project that the other sessions in a file's folder belong to, or an empty string if it is unknown."""
     folder, here = os.path.dirname(path), resolve_folder(".")
     repository = FolderRepository(folder, layout="folder")
     others = [repository.read_cwd(file.path) for file in list_session_files(folder) if file.fault is None]

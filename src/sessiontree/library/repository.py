@@ -8,7 +8,12 @@ it has. To add a kind, implement `Repository` and call `locations.register_schem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.errors import SessionTreeError, isolate_errors
+from sessiontree.format.tail import find_last_activity
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry
@@ -72,11 +77,11 @@ class Repository(Protocol):
         ...
 
     def get_id(self, location: str) -> str:
-        """Return the id of the session at a location, as far as the location tells it."""
+        """Return the session id that a location contains. Nothing is opened."""
         ...
 
     def exists(self, location: str) -> bool:
-        """Return whether something is at a location. May answer yes without asking a remote database."""
+        """Return whether something is at a location. May return `True` without querying a remote database."""
         ...
 
     def find(self, name: str) -> str:
@@ -117,11 +122,11 @@ class Repository(Protocol):
         ...
 
     def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
-        """Return the locations, given with their ids, that `find` would not return for the id: a copy has it too."""
+        """Return the locations among these pairs of id and location whose id a copy shares, so `find` is ambiguous."""
         ...
 
     def may_contain(self, location: str, text: bytes) -> bool:
-        """Return whether the bytes of a session may contain `text`. A cheap test that may say yes wrongly."""
+        """Return whether the bytes of a session may contain `text`. A cheap test that can return false positives."""
         ...
 
     def resolve(self, name: str, *, in_trash: bool = False) -> str:
@@ -175,3 +180,32 @@ class Repository(Protocol):
     def check_reachable(self) -> None:
         """Raise `StoreError` if the repository cannot be reached at all."""
         ...
+
+
+def find_most_recent(written: Iterable[tuple[str, int]], open_store: Callable[[str], Store]) -> str | None:
+    """Return the session with the latest message or move, for `find_recent`. Names and labels do not count.
+
+    `written` are sessions and their modification times in nanoseconds, the latest first. Times are compared in whole
+    milliseconds, the resolution of entries: an entry has the time before it is written, rounded down, and would
+    otherwise seem older than an earlier write to another session. The session written last wins a tie.
+    """
+    best: str | None = None
+    when = 0
+    for session, written_at in written:
+        modified = written_at // 1_000_000
+        if best is not None and modified <= when:
+            break  # the others were not written later
+        moment = _find_last_activity(open_store(session), modified)
+        if best is None or moment > when:
+            best, when = session, moment
+    return best
+
+
+def _find_last_activity(store: Store, modified: int) -> int:
+    """Return the time of the last message or move, or else the modification time, in milliseconds."""
+    with suppress(OSError, SessionTreeError), closing(store), isolate_errors(store.location):
+        found = find_last_activity(store.read_backward(store.read_end().cursor))
+        moment = parse_timestamp(found[1]) if found is not None and found[0] else None
+        if moment is not None:
+            return min(modified, moment)
+    return modified

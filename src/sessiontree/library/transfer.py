@@ -159,7 +159,7 @@ def _build_target_finder(places: list[StoredSession], source: str, target: str) 
     """Return a function that finds the target of a session. It may read the header. Raises `InvalidOperation`."""
     is_one = not catalog.is_container(target) if is_address(target) else _is_file_name(target)
     if is_one and catalog.is_container(source):
-        raise InvalidOperation("several sessions cannot become one: name a database or a folder")
+        raise InvalidOperation("cannot copy several sessions to one file; name a folder or a database")
     if is_address(target):
         repository = open_repository(target)
         id = repository.get_id(target) if is_one else None

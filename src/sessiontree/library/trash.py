@@ -97,7 +97,9 @@ def restore_file(file: str) -> str:
     except OSError as error:
         raise _build_store_error(os.path.join(folder, ORIGIN_NAME), error) from error
     if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
-        raise InvalidOperation(f"{os.path.join(folder, ORIGIN_NAME)} does not say where {os.path.basename(file)} was")
+        raise InvalidOperation(
+            f"{os.path.join(folder, ORIGIN_NAME)} does not contain the original path of {os.path.basename(file)}"
+        )
     there = os.path.dirname(origin)
     make_private_directory(there)
     try:

@@ -30,7 +30,7 @@ from sessiontree.home import get_home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import ApiKind, ModelTarget
 from sessiontree.store.files import make_private_directory, open_private
-from sessiontree.store.lock_wait import lock_file
+from sessiontree.store.lock import lock_file
 
 NAME = "local:smollm2-135m"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -67,6 +67,13 @@ def is_downloaded() -> bool:
     return False
 
 
+def find_missing() -> str | None:
+    """Return why the model cannot run, and what to do; `None` if it can."""
+    if not is_installed():
+        return "it needs `pip install 'sessiontree[local]'`"
+    return None if is_downloaded() else "its weights are not downloaded: run `sessiontree models get local`"
+
+
 # Running the model
 
 
@@ -97,10 +104,9 @@ def _get_running_model() -> Model:
 
 
 def _start_server() -> tuple[Any, Model]:
-    if not is_installed():
-        raise ModelError(NAME, "unavailable", "it needs `pip install 'sessiontree[local]'`")
-    if not is_downloaded():
-        raise ModelError(NAME, "unavailable", "its weights are not downloaded: run `sessiontree models get local`")
+    reason = find_missing()
+    if reason is not None:
+        raise ModelError(NAME, "unavailable", reason)
     from sessiontree.model.adapter import ProviderModel
 
     engine: Any = import_module("xllamacpp")  # the package has no type hints

@@ -29,6 +29,7 @@ class RetryAttempt(Struct, frozen=True, kw_only=True):
     """The number of the failed attempt, starting at 1."""
     attempts: int
     delay: float
+    """In seconds."""
 
 
 OnRetry: TypeAlias = Callable[[RetryAttempt], None]

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, complete_usage
-from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_tokens
+from sessiontree.core.message_views import Thinking, ToolCall
+from sessiontree.core.messages import CHARACTERS_PER_TOKEN, complete_usage, estimate_tokens
 from sessiontree.model.base import (
     Finished,
     ModelError,
@@ -33,10 +33,6 @@ from sessiontree.model.base import (
     ToolCallEnd,
     ToolCallStart,
 )
-
-
-class Thinking(Struct, frozen=True):
-    text: str
 
 
 class Delay(Struct, frozen=True):
@@ -68,9 +64,10 @@ INFO = ModelInfo(provider="scripted", model="scripted", api="scripted", images=T
 
 class ScriptedModel:
     def __init__(self, answers: Iterable[Script] = (), *, info: ModelInfo = INFO) -> None:
+        """Create a model with these answers; a string is one answer."""
         self.requests: list[Request] = []
         """All requests, oldest first."""
-        self._answers = list(answers)
+        self._answers: list[Script] = [answers] if isinstance(answers, str) else list(answers)
         self._info = info
 
     @property

@@ -15,19 +15,34 @@ from importlib.util import find_spec
 from itertools import chain
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree import config
 from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.model import local_model, local_servers
+from sessiontree.home import get_home
+from sessiontree.model import local_model
 from sessiontree.model.base import Model, ModelError
-from sessiontree.model.last_choice import recall_model
-from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider, list_known_models
+from sessiontree.model.providers import (
+    LOCAL_SERVERS,
+    PROVIDERS,
+    ApiKind,
+    LocalServer,
+    ModelTarget,
+    Provider,
+    list_known_models,
+    list_served_models,
+    query_server,
+)
+from sessiontree.regular_file import read_regular_file
+from sessiontree.store.files import make_private_directory, write_private
 
 LOCAL = "local"
 """A short name of the local model."""
+MAX_STATE_BYTES = 1 << 16
+"""The maximum size of the file with the last choice, in bytes. A longer file is ignored."""
 
 
 class NoModel(SessionTreeError):
@@ -67,7 +82,7 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
     provider, _, model = wanted.partition(":")
     if provider == LOCAL:
         return _load_local(wanted)
-    server = local_servers.SERVERS.get(provider)
+    server = LOCAL_SERVERS.get(provider)
     if server is not None:
         return _load_served(server, model, configured)
     return _create_model(_build_target(provider, model, configured), configured.get_model_settings(wanted))
@@ -84,10 +99,10 @@ def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
         for name in sorted({*map(_complete_name, configured.models), *chosen, *last})
     ]
     others = list(_list_unconfigured())
-    usable_last = _find_first_usable(offer for offer in named if offer.name in last)
+    usable_last = _find_first_usable(candidate for candidate in named if candidate.name in last)
     default = usable_last or (chosen[0] if chosen else _find_first_usable([*others, *named]))
-    listed = {offer.name: offer for offer in (*others, *named)}
-    return [replace(offer, default=offer.name == default) for offer in listed.values()]
+    listed = {candidate.name: candidate for candidate in (*others, *named)}
+    return [replace(candidate, default=candidate.name == default) for candidate in listed.values()]
 
 
 def list_model_names(settings: Config | None = None) -> list[str]:
@@ -97,10 +112,9 @@ def list_model_names(settings: Config | None = None) -> list[str]:
     another URL, the server there is asked for its models.
     """
     configured = config.load() if settings is None else settings
-    usable = sorted(
-        (offer for offer in list_candidates(configured) if offer.usable), key=lambda offer: not offer.default
-    )
-    listed = [offer.name for offer in usable]
+    usable = [candidate for candidate in list_candidates(configured) if candidate.usable]
+    usable.sort(key=lambda candidate: not candidate.default)
+    listed = [candidate.name for candidate in usable]
     for provider in dict.fromkeys(name.partition(":")[0] for name in listed):
         if (
             provider in PROVIDERS
@@ -113,8 +127,8 @@ def list_model_names(settings: Config | None = None) -> list[str]:
 def list_models(settings: Config | None = None) -> list[ModelCandidate]:
     """List all available models, then the unavailable candidates with the reason."""
     configured = config.load() if settings is None else settings
-    known = {offer.name: offer for offer in list_candidates(configured)}
-    reasons = {offer.name.partition(":")[0]: offer.reason for offer in known.values() if offer.usable}
+    known = {candidate.name: candidate for candidate in list_candidates(configured)}
+    reasons = {candidate.name.partition(":")[0]: candidate.reason for candidate in known.values() if candidate.usable}
     usable = {
         name: known.get(name) or ModelCandidate(name=name, usable=True, reason=reasons[name.partition(":")[0]])
         for name in list_model_names(configured)
@@ -127,7 +141,7 @@ def _list_provider_models(provider: Provider) -> Sequence[str]:
     if not url:
         return list_known_models(provider.name)
     variable = _find_key_variable(provider)
-    served = local_servers.list_served_models(url, None if variable is None else os.environ[variable])
+    served = list_served_models(url, None if variable is None else os.environ[variable])
     return () if served is None else served
 
 
@@ -143,8 +157,8 @@ def _find_default(configured: Config) -> str | None:
     return _find_first_usable(chain(_list_unconfigured(), named))
 
 
-def _find_first_usable(offers: Iterable[ModelCandidate]) -> str | None:
-    return next((offer.name for offer in offers if offer.usable), None)
+def _find_first_usable(candidates: Iterable[ModelCandidate]) -> str | None:
+    return next((candidate.name for candidate in candidates if candidate.usable), None)
 
 
 def _check_configured(name: str, configured: Config) -> ModelCandidate:
@@ -153,7 +167,7 @@ def _check_configured(name: str, configured: Config) -> ModelCandidate:
         if provider == LOCAL:
             _load_local(name)
             return ModelCandidate(name=name, usable=True, reason=_RUNS_LOCALLY)
-        server = local_servers.SERVERS.get(provider)
+        server = LOCAL_SERVERS.get(provider)
         if server is None:
             target = _build_target(provider, model, configured)
             return _check_installed(
@@ -162,7 +176,7 @@ def _check_configured(name: str, configured: Config) -> ModelCandidate:
                 )
             )
         url = configured.get_model_settings(name).base_url or server.get_address()
-        served = local_servers.query_server(server, url)
+        served = query_server(server, url)
         if served is not None and (model in served.models or not model):
             return _check_installed(ModelCandidate(name=name, usable=True, reason=f"served at {url}"))
         return ModelCandidate(name=name, usable=False, reason=f"no server with this model answers at {url}")
@@ -181,8 +195,8 @@ def _list_unconfigured() -> Iterator[ModelCandidate]:
             yield ModelCandidate(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
         else:
             yield _check_installed(ModelCandidate(name=name, usable=True, reason=f"{variable} is set"))
-    for server in local_servers.SERVERS.values():
-        served = local_servers.query_server(server)
+    for server in LOCAL_SERVERS.values():
+        served = query_server(server)
         if served is None:
             yield ModelCandidate(name=server.name, usable=False, reason=f"no server answers at {server.get_address()}")
         elif not served.models:
@@ -190,26 +204,20 @@ def _list_unconfigured() -> Iterator[ModelCandidate]:
                 name=server.name, usable=False, reason=f"the server at {server.get_address()} has no models"
             )
         for model in () if served is None else served.models:
-            offer = ModelCandidate(
+            candidate = ModelCandidate(
                 name=f"{server.name}:{model}", usable=True, reason=f"served at {server.get_address()}"
             )
-            yield _check_installed(offer)
-    reason = _find_missing_for_local()
+            yield _check_installed(candidate)
+    reason = local_model.find_missing()
     yield ModelCandidate(name=local_model.NAME, usable=reason is None, reason=reason or _RUNS_LOCALLY)
 
 
-def _check_installed(offer: ModelCandidate) -> ModelCandidate:
-    return offer if find_spec("pydantic_ai") else replace(offer, usable=False, reason=_NOT_INSTALLED)
+def _check_installed(candidate: ModelCandidate) -> ModelCandidate:
+    return candidate if find_spec("pydantic_ai") else replace(candidate, usable=False, reason=_NOT_INSTALLED)
 
 
 _RUNS_LOCALLY = "runs locally, without a network"
 _NOT_INSTALLED = "it needs `pip install 'sessiontree[agent]'`"
-
-
-def _find_missing_for_local() -> str | None:
-    if not local_model.is_installed():
-        return "it needs `pip install 'sessiontree[local]'`"
-    return None if local_model.is_downloaded() else "its weights are not downloaded: run `sessiontree models get local`"
 
 
 def _explain_setup() -> str:
@@ -227,16 +235,16 @@ def _explain_setup() -> str:
 def _load_local(wanted: str) -> Model:
     if wanted != local_model.NAME:
         raise NotFound("model", wanted, f"the local model is {local_model.NAME}")
-    reason = _find_missing_for_local()
+    reason = local_model.find_missing()
     if reason is not None:
         raise NoModel(local_model.NAME, reason)
     return local_model.LocalModel()
 
 
-def _load_served(server: local_servers.LocalServer, model: str, configured: Config) -> Model:
+def _load_served(server: LocalServer, model: str, configured: Config) -> Model:
     settings = configured.get_model_settings(f"{server.name}:{model}")
     url = (settings.base_url or server.get_address()).rstrip("/").removesuffix("/v1")
-    served = local_servers.query_server(server, url)
+    served = query_server(server, url)
     if not model:
         if served is None or not served.models:
             raise NoModel(server.name, f"no server with a model answers at {url}")
@@ -254,12 +262,12 @@ def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
     known = PROVIDERS.get(provider)
     url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
     if known is None and url is None:
-        described = sorted(one for one, settings_ in configured.models.items() if settings_.base_url)
-        of_provider = [one for one in described if one.partition(":")[0] == provider]
+        described = sorted(other for other, its in configured.models.items() if its.base_url)
+        of_provider = [other for other in described if other.partition(":")[0] == provider]
         if of_provider:
             raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")
-        own = [one.partition(":")[0] for one in described]
-        names = ", ".join(dict.fromkeys([*PROVIDERS, *local_servers.SERVERS, LOCAL, *own]))
+        own = [other.partition(":")[0] for other in described]
+        names = ", ".join(dict.fromkeys([*PROVIDERS, *LOCAL_SERVERS, LOCAL, *own]))
         hint = f"use provider:model; providers: {names}; any other provider needs a base_url in the configuration"
         raise NotFound("provider", provider, hint)
     if not model:
@@ -303,3 +311,32 @@ def _create_model(target: ModelTarget, settings: ModelSettings) -> Model:
         return ProviderModel(target, settings)
     except ModelError as error:
         raise NoModel(name, error.reason) from error
+
+
+# The model that the user chose last. The configuration file is never written; the choice is in `state.json`.
+
+
+class _StoredChoice(Struct, frozen=True, kw_only=True):
+    model: str
+    configured: str | None = None
+    """The configured model at the time of the choice."""
+
+
+def remember_model(model: str, configured: str | None) -> None:
+    """Store the model that the user chose, together with the configured model. Raises `StoreError`."""
+    make_private_directory(get_home())
+    data = msgspec.json.encode(_StoredChoice(model=model, configured=configured))
+    write_private(_get_state_path(), data + b"\n")
+
+
+def recall_model(configured: str | None) -> str | None:
+    """Return the model that the user chose last; `None` if there is none, or the configured model has changed since."""
+    try:
+        choice = msgspec.json.decode(read_regular_file(_get_state_path(), MAX_STATE_BYTES), type=_StoredChoice)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return choice.model if choice.configured == configured and choice.model else None
+
+
+def _get_state_path() -> str:
+    return os.path.join(get_home(), "state.json")

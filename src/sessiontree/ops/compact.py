@@ -24,6 +24,7 @@ from sessiontree.core.entries import Compaction, Entry, EntryId, Message
 from sessiontree.core.messages import get_answered_call
 from sessiontree.core.plan import plan_move
 from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeCompact,
@@ -36,8 +37,7 @@ from sessiontree.hooks.events import (
     Signal,
 )
 from sessiontree.model.base import DEFAULT_WINDOW, Model
-from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, find_grown_head
-from sessiontree.ops.navigate import NavigateOutcome, execute_navigation
+from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, find_grown_head
 from sessiontree.ops.summarize import Summarizer, SummaryRequest
 from sessiontree.session import Branch
 
@@ -51,6 +51,8 @@ class CompactOutcome(Struct, frozen=True, kw_only=True):
     from_hook: bool = False
     cancelled: bool = False
     """Whether a handler or the signal cancelled it."""
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled it."""
     aborted: bool = False
     """Whether the signal cancelled it."""
 
@@ -76,7 +78,7 @@ async def compact(
     A handler or the model writes the summary; a string is your own text. The newest `keep_recent` tokens stay; a manual
     compaction, and one after an overflow, keep at most half of the context. If it is cancelled, aborted or fails, the
     session does not change. Raises `ModelError`, `SummaryFailed`, or `BranchMoved` if another writer moved the branch;
-    a branch that only grew is fine.
+    appending to it is fine.
     """
     request = SummaryRequest.from_value(summary)
     request.check_model()
@@ -111,7 +113,7 @@ async def compact(
     except OperationStopped as stopped:
         if stopped.aborted:
             await emit_event(hooks, CompactFailed(reason=reason, error="aborted", aborted=True), signal)
-        return CompactOutcome(cancelled=True, aborted=stopped.aborted)
+        return CompactOutcome(cancelled=True, aborted=stopped.aborted, cancelled_by=stopped.by or None)
     except SessionTreeError as error:
         await emit_event(hooks, CompactFailed(reason=reason, error=str(error), aborted=False), signal)
         raise
@@ -173,9 +175,9 @@ def _find_problem(given: CompactionResult, kept: EntryId | None, path: Sequence[
         return "its summary is empty"
     first = next((entry for entry in path if entry.id == kept), None)
     if kept is not None and first is None:
-        return f"it keeps from {kept!r}, which is not on the path"
+        return f"its first kept entry {kept!r} is not on the path"
     if first is not None and isinstance(first.body, Message) and get_answered_call(first.body.message) is not None:
-        return f"it keeps from {kept!r}, a tool result without its call"
+        return f"its first kept entry {kept!r} is a tool result without its call"
     return None
 
 

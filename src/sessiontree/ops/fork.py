@@ -25,9 +25,11 @@ class ForkOutcome(Struct, frozen=True, kw_only=True):
     editor_text: str | None = None
     """If the fork is before a user message: the text of that message, for the editor."""
     cancelled: bool = False
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled it."""
 
 
-async def fork(
+async def fork_session(
     session: Session,
     place: Place = "HEAD",
     *,
@@ -47,7 +49,7 @@ async def fork(
         end, text = _find_fork_point(session, entry)
     _, answer = await hooks.ask(BeforeFork(entry=entry, position=position))
     if answer.cancel:
-        return ForkOutcome(cancelled=True)
+        return ForkOutcome(cancelled=True, cancelled_by=answer.cancelled_by)
     at = None if end is None else session.tree[end]
     forked = catalog.fork(session, at=at, name=name, dir=dir, file=file)
     await hooks.emit(Forked(entry=entry, previous_session_file=session.address, session_file=forked.address))

@@ -14,30 +14,26 @@ from msgspec import Struct
 
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
-from sessiontree.core.merge_plan import (
+from sessiontree.core.messages import is_object
+from sessiontree.core.plan import (
+    SummaryInput,
     build_merge_details,
+    collect_summary_input,
     copy_body,
     plan_cherry_pick,
     plan_merge,
     plan_rebase,
     rebase_bodies,
 )
-from sessiontree.core.messages import is_object
-from sessiontree.core.plan import SummaryInput, collect_summary_input
 from sessiontree.core.summary_prompts import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
 from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.format.codec import build_copy_fields
+from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
-from sessiontree.ops.hook_requests import (
-    OperationStopped,
-    ask_hooks,
-    emit_event,
-    find_grown_head,
-    get_supplied_summary,
-)
-from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session import Branch, NewEntry, Place, Session
+from sessiontree.ops.navigate import find_grown_head
+from sessiontree.ops.summarize import SummaryRequest, get_supplied_summary
+from sessiontree.session import Branch, Item, Place, Session
 
 DEFAULT_REQUEST = SummaryRequest()
 
@@ -49,6 +45,8 @@ class MergeOutcome(Struct, frozen=True, kw_only=True):
     """The head of the branch that was merged into."""
     cancelled: bool = False
     """Whether a handler or the signal cancelled it."""
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled it."""
     aborted: bool = False
     """Whether the signal cancelled it."""
 
@@ -59,6 +57,8 @@ class CopyOutcome(Struct, frozen=True, kw_only=True):
     old_leaf: EntryId | None
     new_leaf: EntryId | None
     cancelled: bool = False
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled it."""
 
 
 class _Source(Struct, frozen=True):
@@ -85,7 +85,7 @@ async def merge(
 
     A handler or the model writes the summary; a string is your own text. Entries that were merged before are not merged
     again. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
-    `BranchMoved` if another writer moved `into` or merged the same entries; a branch that only grew is fine.
+    `BranchMoved` if another writer moved `into` or merged the same entries; appending to it is fine.
     """
     _check_mergeable(source, into)
     start = into.leaf
@@ -96,7 +96,9 @@ async def merge(
     try:
         body = await builder.build(MERGE_PREAMBLE.format(name=source.name))
     except OperationStopped as stopped:
-        return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted)
+        return MergeOutcome(
+            new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted, cancelled_by=stopped.by or None
+        )
     assert body is not None, "there is something to summarize"
     head = find_grown_head(into, start)
     still = plan_merge(into.session.tree, found.leaf, head)
@@ -141,7 +143,7 @@ async def promote(
     try:
         body = await builder.build(PROMOTE_PREAMBLE.format(name=winner.name))
     except OperationStopped as stopped:
-        return MergeOutcome(new_leaf=start, cancelled=True, aborted=stopped.aborted)
+        return MergeOutcome(new_leaf=start, cancelled=True, aborted=stopped.aborted, cancelled_by=stopped.by or None)
     written = session.move(
         None if end is None else tree[end],
         [] if body is None else [body],
@@ -267,7 +269,7 @@ class _SummaryBuilder(Struct, frozen=True):
 async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) -> CopyOutcome:
     """Append copies of messages from anywhere in the session to `into`. A tool call is copied with its result.
 
-    Raises `BranchMoved` if another writer moved `into`; a branch that only grew is fine.
+    Raises `BranchMoved` if another writer moved `into`; appending to it is fine.
     """
     session, leaf = into.session, into.leaf
     chosen: list[EntryId] = []
@@ -282,8 +284,8 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     event = BeforeCopy(kind="cherry_pick", branch=into.name, onto=leaf, entries=entries)
     _, answer = await hooks.ask(event)
     if answer.cancel:
-        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
-    items = [NewEntry(copy_body(entry.body), build_copy_fields(entry)) for entry in entries]
+        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True, cancelled_by=answer.cancelled_by)
+    items = [Item(copy_body(entry.body), build_copy_fields(entry), is_copy=True) for entry in entries]
     head = find_grown_head(into, leaf)
     at = None if head is None else session.tree[head]
     copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, because `undo` reverts moves
@@ -303,11 +305,12 @@ async def rebase(branch: Branch, onto: Place, *, hooks: Hooks) -> CopyOutcome:
     event = BeforeCopy(kind="rebase", branch=branch.name, onto=target, entries=entries)
     _, answer = await hooks.ask(event)
     if answer.cancel:
-        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
+        return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True, cancelled_by=answer.cancelled_by)
     ids = {entry.id: session.generate_id() for entry in entries}
     bodies = rebase_bodies(session.tree, entries, target, ids)
     items = [
-        NewEntry(body, build_copy_fields(entry), ids[entry.id]) for entry, body in zip(entries, bodies, strict=True)
+        Item(body, build_copy_fields(entry), ids[entry.id], is_copy=True)
+        for entry, body in zip(entries, bodies, strict=True)
     ]
     to = None if target is None else session.tree[target]
     copies = tuple(session.move(to, items, branch=branch.name, expected=leaf))

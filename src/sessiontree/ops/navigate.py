@@ -1,10 +1,14 @@
 """Navigate: move the head of a branch, with hooks and an optional summary of the entries it leaves.
 
-`Session.navigate` moves without hooks. The move and the summary are one batch: after a crash, both are in the session
-or neither is.
+`Session.navigate_sync` moves without hooks. The move and the summary are one batch: after a crash, both are in the
+session or neither is.
 """
 
 from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator
 
 from msgspec import Struct
 
@@ -12,12 +16,12 @@ from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
 from sessiontree.core.plan import NavigatePlan, collect_summary_input, find_last_prompt
 from sessiontree.core.summary_prompts import BRANCH_PREAMBLE
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
-from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, get_supplied_summary
-from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session import Branch, NewEntry, Place, Session
+from sessiontree.hooks.events import Answer, BeforeNavigate, Merged, Navigated, Signal, TreePreparation
+from sessiontree.ops.summarize import SummaryRequest, get_supplied_summary
+from sessiontree.session import Branch, Item, Place, Session
 
 
 class NavigateOutcome(Struct, frozen=True, kw_only=True):
@@ -28,6 +32,8 @@ class NavigateOutcome(Struct, frozen=True, kw_only=True):
     """If a user message or a custom message was selected: its text, for the editor."""
     cancelled: bool = False
     """Whether a handler or the signal cancelled it. The head has not moved."""
+    cancelled_by: str | None = None
+    """The handler or extension that cancelled it."""
     aborted: bool = False
     """Whether the signal cancelled it."""
     summary_entry: Entry | None = None
@@ -46,9 +52,9 @@ async def navigate(
     """Move a branch to the place that selecting `target` leads to; by default the current branch.
 
     `summary` asks for a summary of the entries that the branch leaves; a string is your own text. The summary becomes
-    the new head. The label goes on the summary, or on the target without one. Selecting the current head does nothing.
-    If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
-    `BranchMoved` if another writer moved the branch.
+    the new head. The label goes on the summary, or on the target if there is no summary. Selecting the current head
+    does nothing. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`,
+    `SummaryFailed`, or `BranchMoved` if another writer moved the branch.
     """
     plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
     request = None if summary is None else SummaryRequest.from_value(summary)
@@ -66,6 +72,14 @@ def find_previous_prompt(branch: Branch) -> Entry:
     if prompt is None:
         raise InvalidOperation(f"branch {branch.name!r} has no user message to go back to")
     return prompt
+
+
+def find_grown_head(branch: Branch, planned: EntryId | None) -> EntryId | None:
+    """Return the head of a branch that may have grown since it was at `planned`. Raises `BranchMoved` if it moved."""
+    head = branch.leaf
+    if planned is not None and planned not in branch.session.tree.walk_up_ids(head):
+        raise BranchMoved(branch.name, planned, head)
+    return head
 
 
 async def execute_navigation(
@@ -95,7 +109,13 @@ async def execute_navigation(
         if summary is not None:
             body = await _build_summary(branch, plan, summary, event.preparation, answer, hooks, signal)
     except OperationStopped as stopped:
-        return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
+        return NavigateOutcome(
+            old_leaf=plan.old_leaf,
+            new_leaf=plan.old_leaf,
+            cancelled=True,
+            aborted=stopped.aborted,
+            cancelled_by=stopped.by or None,
+        )
     entry = _write_move(branch, plan, body, event.preparation.label)
     from_hook = body is not None and body.from_hook is True
     new_leaf = branch.leaf
@@ -145,15 +165,81 @@ async def _build_summary(
 def _write_move(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
     """Move the head and write the summary and the label, in one batch."""
     session, text = branch.session, (label or "").strip()
-    items: list[NewEntry] = []
+    items: list[Item] = []
     labeled = plan.target
     if summary is not None:
         labeled = session.generate_id()
-        items.append(NewEntry(summary, id=labeled))
+        items.append(Item(summary, id=labeled))
     if text:
         if labeled is None:
             raise InvalidOperation("cannot label root: it is not an entry")
-        items.append(NewEntry(Label(target=labeled, text=text)))
+        items.append(Item(Label(target=labeled, text=text)))
     to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
     written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)
     return None if summary is None else written[0]
+
+
+class MoveGuard:
+    """Tracks the move or merge in progress. There is at most one that is not written yet.
+
+    Until it is written, it can be aborted, and no other activity may start.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._signal: Signal | None = None
+        """Aborts the move in progress. `None` once it is written."""
+        self._written = asyncio.Event()
+        """Set while no move is in progress."""
+        self._written.set()
+        self._notifying: list[Signal] = []
+        """The signals of written moves whose handlers still run."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a move is in progress and not written yet."""
+        return self._signal is not None
+
+    def ensure_inactive(self) -> None:
+        """Raise `InvalidOperation` while a move is in progress."""
+        if self.is_active:
+            raise InvalidOperation("a move or a merge is in progress: abort it, or wait until it is done")
+
+    async def wait(self) -> None:
+        """Wait until no move is in progress."""
+        await self._written.wait()
+
+    @contextlib.contextmanager
+    def begin(self) -> Generator[Signal]:
+        """Start a move and yield the signal that aborts it.
+
+        The move counts as written as soon as `Navigated` or `Merged` is emitted. The handlers of these events may
+        already start the next move.
+        """
+        signal = self._signal = Signal()
+        self._written.clear()
+
+        def finish() -> None:
+            if self._signal is signal:
+                self._signal = None
+                self._written.set()
+                self._notifying.append(signal)
+
+        stop_listening = self._hooks.listen(lambda event: finish() if isinstance(event, Navigated | Merged) else None)
+        try:
+            yield signal
+        finally:
+            stop_listening()
+            finish()
+            self._notifying.remove(signal)
+
+    def abort(self) -> None:
+        """Abort the move in progress, and stop waiting for the handlers of written moves."""
+        for signal in self._notifying:
+            signal.abort()
+        self.abort_unwritten()
+
+    def abort_unwritten(self) -> None:
+        """Abort the move in progress."""
+        if self._signal is not None:
+            self._signal.abort()

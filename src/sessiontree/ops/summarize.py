@@ -15,6 +15,7 @@ from sessiontree.config import RetrySettings, SummarySettings
 from sessiontree.core.compaction import CompactionPreparation, WindowBudget, split_window
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import (
+    CHARACTERS_PER_TOKEN,
     COST_KEYS,
     TOKEN_KEYS,
     coerce_number,
@@ -37,13 +38,12 @@ from sessiontree.core.summary_prompts import (
     join_split_turn,
     join_within_budget,
 )
-from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.abort import run_unless_aborted
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import RetryScheduled, Signal
+from sessiontree.hooks.events import Answer, MergeAnswer, NavigateAnswer, Notice, RetryScheduled, Signal, Summary
 from sessiontree.model.base import Model, ModelError, PartialMessage, Request, complete
 from sessiontree.model.retry import compute_backoff
-from sessiontree.ops.hook_requests import run_unless_aborted
 
 MIN_SHARE = 1 / 8
 """The smallest share of the estimated space that is used. The estimate of four characters per token may be too high."""
@@ -230,6 +230,17 @@ class Summarizer:
                 raise SummaryFailed(self._model.info.name, "the answer is empty")
             case _:
                 return text
+
+
+def get_supplied_summary(hooks: Hooks, answer: Answer) -> Summary | None:
+    """Return the summary supplied by a handler. Report an empty one and ignore it."""
+    given = answer.summary if isinstance(answer, NavigateAnswer | MergeAnswer) else None
+    if not isinstance(given, Summary):
+        return None
+    if not given.summary.strip():
+        hooks.notify_listeners(Notice(level="error", text="a handler supplied an empty summary"))
+        return None
+    return given
 
 
 def _sum_usages(usages: Sequence[JsonObject]) -> JsonObject:

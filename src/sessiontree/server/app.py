@@ -26,7 +26,7 @@ from sessiontree.server.http_errors import ERROR_CODES, ApiError, convert_error
 from sessiontree.server.middleware import RequestMiddleware
 from sessiontree.server.openapi import complete_document
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
-from sessiontree.server.routes import branches, events, experiments, exports, runs, sessions, swarms, tree
+from sessiontree.server.routes import branches, events, exports, runs, sessions, swarms, tree
 
 STATIC = Path(__file__).parent / "static"
 CLEANUP_SECONDS = 30.0
@@ -94,7 +94,7 @@ def create_app(
         },
     )
     app.state.app_state = state
-    for module in (sessions, exports, tree, branches, runs, events, swarms, experiments):
+    for module in (sessions, exports, tree, branches, runs, events, swarms):
         app.include_router(module.router)
     app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)
     _serve_page(app)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
@@ -22,8 +22,7 @@ from fastapi.routing import APIRoute
 from sessiontree.commands.models import Models
 from sessiontree.config import PermissionMode
 from sessiontree.core.sanitize import escape_line
-from sessiontree.core.validation import describe_validation_error
-from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, format_names
+from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, describe_validation_error, format_names
 from sessiontree.server.auth import Scope, Token, TokenStore
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace, WorkspaceResolver
@@ -33,11 +32,11 @@ from sessiontree.server.jobs.export_jobs import ExportJobs
 from sessiontree.server.jobs.job_registry import AgentLoop, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import SwarmJobs
 from sessiontree.server.live_events import StreamRegistry
-from sessiontree.server.rendering import encode_json
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
-from sessiontree.server.schemas import RequestModel
+from sessiontree.server.response_content import encode_json
+from sessiontree.server.schemas import MAX_PAGE_SIZE, RequestModel
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
-from sessiontree.store.lock_wait import limit_wait
+from sessiontree.store.lock import limit_wait
 
 if TYPE_CHECKING:
     from sessiontree.model.selection import ModelCandidate
@@ -299,6 +298,10 @@ async def require_run(request: Request) -> RequestContext:
 ReadContext = Annotated[RequestContext, Depends(require_read)]
 WriteContext = Annotated[RequestContext, Depends(require_write)]
 RunContext = Annotated[RequestContext, Depends(require_run)]
+
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE_SIZE)]
+Cursor = Annotated[str | None, Query(max_length=600)]
+"""The size and the start of a page. `response_content` builds pages."""
 
 
 class RequestBody:

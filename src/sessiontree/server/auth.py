@@ -31,9 +31,8 @@ from sessiontree.home import get_home
 from sessiontree.regular_file import open_regular_file, read_regular_file
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.request_checks import Headers, read_cookie
-from sessiontree.store import lock_wait
 from sessiontree.store.files import make_private_directory, write_private
-from sessiontree.store.lock import FileLock, get_lock_path
+from sessiontree.store.lock import FileLock, get_lock_path, is_locked, lock_file
 
 Scope: TypeAlias = Literal["read", "write", "run"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "run")
@@ -276,7 +275,7 @@ def announce_server(port: int, address: str) -> Generator[None]:
     write_private(path, address.encode() + b"\n")
     try:
         with open(path, "rb") as file:
-            lock_wait.lock_file(file.fileno(), path)
+            lock_file(file.fileno(), path)
             yield
     finally:
         with contextlib.suppress(OSError):
@@ -293,7 +292,7 @@ def list_server_addresses() -> list[str]:
                     contextlib.suppress(OSError, UnicodeDecodeError),
                     open_regular_file(os.path.join(get_home(), name)) as file,
                 ):
-                    if lock_wait.is_locked(file.fileno()):
+                    if is_locked(file.fileno()):
                         found.append(file.read().decode().strip())
     return found
 

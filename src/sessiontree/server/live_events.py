@@ -24,8 +24,8 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError
-from sessiontree.server.rendering import encode_json
 from sessiontree.server.request_checks import ServerLimits
+from sessiontree.server.response_content import encode_json
 from sessiontree.store.base import Cursor, LineChunk, Store
 
 FILE_POLL_SECONDS = 0.2

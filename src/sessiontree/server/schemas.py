@@ -14,7 +14,7 @@ from sessiontree.agent.permissions import Scope as PermissionScope
 from sessiontree.agent.tool import ToolEffect
 from sessiontree.config import PermissionMode, ThinkingLevel
 from sessiontree.core.entries import JsonObject
-from sessiontree.swarm.status import AgentState, SwarmState
+from sessiontree.swarm.records import AgentState, SwarmState
 from sessiontree.swarm.strategies import STRATEGIES
 
 Id: TypeAlias = Annotated[str, Meta(examples=["9f3c2a1b7d5e4f60"])]

@@ -6,12 +6,13 @@ see a session is only here. A session that it may not see is reported as missing
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -21,16 +22,19 @@ from sessiontree.core.entries import Entry, EntryId, Problem
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_entry_role
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
-from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.format.totals import EntryTotals
+from sessiontree.core.sanitize import escape_line
+from sessiontree.errors import Conflict, NotFound, SessionTreeError, StoreError
+from sessiontree.format.digest import EntryTotals
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.live_events import EventFeed, SessionWatcher
-from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
+from sessiontree.server.response_content import HtmlCache
 from sessiontree.session import Session
+
+log = logging.getLogger("sessiontree.server")
 
 T = TypeVar("T")
 
@@ -383,3 +387,57 @@ class SessionCache:
     def list_open(self) -> list[OpenSession]:
         with self._lock:
             return list(self._open.values())
+
+
+class SessionLocator:
+    """Finds the session of a swarm or experiment by id.
+
+    Opening every session would take too long, so it scans the bytes of sessions for the type of the entries.
+    """
+
+    def __init__(self, custom_type: str, sessions: SessionCache) -> None:
+        self._word = f'"{custom_type}"'.encode()
+        self._sessions = sessions
+        self._files: dict[str, str] = {}
+        """The files of known ids."""
+
+    def list_files(self) -> list[str]:
+        """Return the files that may contain entries of the type, most recently written first."""
+        return [file for file in catalog.list_locations() if catalog.may_contain(file, self._word)]
+
+    def iter_sessions(self, token: Token) -> Generator[OpenSession]:
+        """Yield the matching sessions that a token may see. Each stays open until the next."""
+        return self._iter_sessions(self.list_files(), token)
+
+    def _iter_sessions(self, files: Iterable[str], token: Token) -> Generator[OpenSession]:
+        for file in files:
+            try:
+                opened = self._sessions.acquire_file(file, token)
+            except SessionTreeError as error:
+                log.warning("skipping %s: %s", escape_line(file), escape_line(str(error)))
+                continue
+            if opened is not None:
+                try:
+                    yield opened
+                finally:
+                    self._sessions.release(opened)
+
+    def _iter_candidates(self, id: str) -> Generator[str]:
+        """Yield the file where the id was found last, then all other files."""
+        known = self._files.get(id)
+        if known is not None:
+            yield known
+        yield from (file for file in self.list_files() if file != known)
+
+    def acquire(
+        self, id: str, token: Token, find: Callable[[OpenSession], Mapping[str, T]]
+    ) -> tuple[OpenSession, T] | None:
+        """Return the open session in which `find` finds the id, and what it found; the caller releases the session."""
+        with closing(self._iter_sessions(self._iter_candidates(id), token)) as sessions:
+            for opened in sessions:
+                found = find(opened)
+                self._files.update(dict.fromkeys(found, opened.file))
+                if id in found:
+                    self._sessions.add_user(opened)
+                    return opened, found[id]
+        return None

@@ -7,4 +7,4 @@ from sessiontree.session.session import clean_name as clean_name
 from sessiontree.session.session import compare as compare
 from sessiontree.session.session import diff as diff
 from sessiontree.session.state import Place as Place
-from sessiontree.session.writer import NewEntry as NewEntry
+from sessiontree.session.writer import Item as Item

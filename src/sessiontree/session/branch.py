@@ -11,14 +11,22 @@ from msgspec import UNSET, Struct, UnsetType
 from sessiontree.core.context import Context, Explanation, State, build_context, explain, find_context_path, read_state
 from sessiontree.core.entries import Body, BranchPoint, Custom, Entry, EntryId
 from sessiontree.core.heads import Heads, describe_move
-from sessiontree.core.places import check_branch_name, check_new_branch, find_branch
+from sessiontree.core.places import BRANCH_PREFIX, check_branch_name, check_new_branch, find_branch, is_label
 from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
+from sessiontree.core.upper_layers import load
 from sessiontree.errors import Conflict, InvalidOperation, NotFound
-from sessiontree.session.state import Place
-from sessiontree.session.writer import EntryBatch, NewEntry, SessionWriter, find_write_parent, has_branch_move
+from sessiontree.session.state import BranchPosition, Place
+from sessiontree.session.writer import EntryBatch, Item, SessionWriter, find_write_parent, has_branch_move
 
 if TYPE_CHECKING:
     # A branch and its session refer to each other.
+    # Types of the methods that `core.upper_layers` loads.
+    from sessiontree.config import CompactionSettings
+    from sessiontree.hooks.bus import Hooks
+    from sessiontree.model.base import Model
+    from sessiontree.ops.compact import CompactOutcome  # cycle: see above
+    from sessiontree.ops.merge import CopyOutcome, MergeOutcome  # cycle: see above
+    from sessiontree.ops.navigate import NavigateOutcome  # cycle: see above
     from sessiontree.session.session import Session  # cycle: a branch is a handle on its session
 
 
@@ -35,8 +43,10 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
     current: bool
 
 
-class Branch:
+class Branch(BranchPosition):
     """A named position in a session that moves as entries are appended. All handles of one name share its head."""
+
+    session: Session
 
     def __init__(self, session: Session, name: str | None) -> None:
         """Without a name, the handle is for the branch that is current when the session is loaded."""
@@ -44,7 +54,7 @@ class Branch:
         self._name = name
 
     @property
-    def name(self) -> str:
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] - it is only read
         if self._name is None:
             self.session.heads  # noqa: B018 - loads the session, which sets `loaded_branch`
             self._name = self.session.loaded_branch
@@ -66,7 +76,7 @@ class Branch:
         return hash((id(self.session), self.name))
 
     @property
-    def leaf(self) -> EntryId | None:
+    def leaf(self) -> EntryId | None:  # pyright: ignore[reportIncompatibleVariableOverride] - it is only read
         """The branch's head; `None` if the branch is before the first entry."""
         self.session.branch(self.name)
         return self.session.heads.heads[self.name]
@@ -80,8 +90,8 @@ class Branch:
         """Write an entry at the head and move the head to it."""
         return self.session.append(body, branch=self.name)
 
-    def extend(self, bodies: Iterable[Body]) -> Sequence[Entry]:
-        """Write entries as a chain, all or none."""
+    def extend(self, bodies: Iterable[Body | Item]) -> Sequence[Entry]:
+        """Write entries as a chain, all or none. See `Session.extend`."""
         return self.session.extend(bodies, branch=self.name)
 
     def path(self) -> list[Entry]:
@@ -102,6 +112,61 @@ class Branch:
     def explain(self) -> Explanation:
         """Explain for every entry on the path whether the model is sent it, and why not."""
         return explain(self.session.tree, self.leaf)
+
+    # Operations with hooks and summaries. `ops` implements them.
+
+    async def navigate(
+        self,
+        place: Place,
+        *,
+        summarize: bool | str = False,
+        instructions: str | None = None,
+        model: Model | str | None = None,
+        label: str | None = None,
+        hooks: Hooks | None = None,
+    ) -> NavigateOutcome:
+        """Move this branch to the place that selecting `place` leads to.
+
+        `summarize=True` asks the model for a summary of the entries that the branch leaves, and a string is your own
+        summary. The model is by default the one of the branch.
+        """
+        return await load("navigate")(
+            self, place, summarize=summarize, instructions=instructions, model=model, label=label, hooks=hooks
+        )
+
+    async def compact(
+        self,
+        summary: str | None = None,
+        *,
+        instructions: str | None = None,
+        model: Model | str | None = None,
+        settings: CompactionSettings | None = None,
+        hooks: Hooks | None = None,
+    ) -> CompactOutcome:
+        """Replace the older part of this branch's context with a summary: yours, or one that the model writes."""
+        return await load("compact")(
+            self, summary, instructions=instructions, model=model, settings=settings, hooks=hooks
+        )
+
+    async def merge(
+        self,
+        source: Place,
+        summary: str | None = None,
+        *,
+        instructions: str | None = None,
+        model: Model | str | None = None,
+        hooks: Hooks | None = None,
+    ) -> MergeOutcome:
+        """Append a summary of another branch to this one: yours, or one that the model writes."""
+        return await load("merge")(self, source, summary, instructions=instructions, model=model, hooks=hooks)
+
+    async def rebase(self, onto: Place, *, hooks: Hooks | None = None) -> CopyOutcome:
+        """Copy the entries of this branch after the common path to another place, and move its head there."""
+        return await load("rebase")(self, onto, hooks=hooks)
+
+    async def cherry_pick(self, *places: Place, hooks: Hooks | None = None) -> CopyOutcome:
+        """Append copies of messages from anywhere in the session. A tool call is copied with its result."""
+        return await load("cherry_pick")(self, places, hooks=hooks)
 
 
 class BranchOperations(SessionWriter):
@@ -145,7 +210,12 @@ class BranchOperations(SessionWriter):
             self._commit(build)
 
     def _switch(self, place: Place) -> None:
+        if isinstance(place, BranchPosition):
+            self.resolve_place(place)
+            place = f"{BRANCH_PREFIX}{place.name}"
         name = find_branch(place, self.tree, self.heads) if isinstance(place, str) else None
+        if name is None and isinstance(place, str) and is_label(place, self.tree):
+            raise InvalidOperation(f"{place!r} is a label, not a branch; navigate goes to a label")
         if name is None:
             target = self.tree.skip_annotations(self.resolve_place(place))
             at_target = [branch for branch, head in self.heads.heads.items() if head == target]
@@ -166,12 +236,14 @@ class BranchOperations(SessionWriter):
             self._write_heads(build_record)
 
     def plan_navigate(self, place: Place, *, start: Place = "HEAD") -> NavigatePlan:
-        """Return what `navigate` would do, from the current place or from `start`."""
+        """Return what `navigate_sync` would do, from the current place or from `start`."""
         leaf = self._get_readable_leaf() if start == "HEAD" else self.resolve_place(start)
         return plan_navigate(self.tree, leaf, self.resolve_place(place))
 
-    def navigate(self, place: Place) -> NavigatePlan:
+    def navigate_sync(self, place: Place) -> NavigatePlan:
         """Move the head of the current branch to the place a user selected, and return the move.
+
+        `Branch.navigate` also runs hooks and writes summaries.
 
         Selecting a user message or a custom message moves to its parent, and `editor_text` has its text.
         """
@@ -184,7 +256,7 @@ class BranchOperations(SessionWriter):
     def move(
         self,
         place: Place,
-        bodies: Iterable[Body | NewEntry] = (),
+        bodies: Iterable[Body | Item] = (),
         *,
         branch: str | None = None,
         expected: EntryId | UnsetType | None = UNSET,
@@ -197,6 +269,8 @@ class BranchOperations(SessionWriter):
         not the `expected` entry any more.
         """
         items = list(bodies)
+        if any(isinstance(item, Item) and item.is_placed for item in items):
+            raise InvalidOperation("move writes a chain; an item with its own parent, time or branch needs extend")
         with self._mutex:
             state = self._prepare_write()
             previous = self.heads.current

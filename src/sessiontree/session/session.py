@@ -7,13 +7,15 @@ cannot end up on the wrong branch because another writer moved.
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import Entry, EntryId, Label, Problem, SessionInfo
@@ -22,12 +24,13 @@ from sessiontree.core.places import BRANCH_PREFIX, looks_like_id
 from sessiontree.core.problems import find_problems
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE
+from sessiontree.core.upper_layers import load
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import read_tail_context
 from sessiontree.session.branch import Branch, BranchOperations
-from sessiontree.session.state import Place
+from sessiontree.session.state import BranchPosition, Place
 from sessiontree.session.writer import generate_id
 from sessiontree.store.base import IndexedStore, Store
 
@@ -61,11 +64,24 @@ class Session(BranchOperations):
         store.create(lines)
         return cls(store, now=now, new_id=new_id)
 
+    def __repr__(self) -> str:
+        name = "" if self._state is None or self.name is None else f" {self.name!r}"
+        where = "in memory" if self.address is None else f"at {self.location}"
+        return f"<Session {self.id}{name} {where}>"
+
     def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        await asyncio.shield(asyncio.to_thread(self.close))
 
     def __reduce__(self) -> NoReturn:
         raise InvalidOperation("a session cannot be copied or pickled; open it again, or fork it")
@@ -85,7 +101,7 @@ class Session(BranchOperations):
         """The session's file; `None` if the session is in memory or in a database."""
         from pathlib import Path
 
-        return None if self._store.path is None else Path(self._store.path)
+        return None if self._store.path is None else Path(os.path.abspath(self._store.path))
 
     @property
     def address(self) -> str | None:
@@ -193,7 +209,10 @@ class Session(BranchOperations):
         return Branch(self, name)
 
     def switch(self, place: Place) -> Branch:
-        """Make another branch current. If no branch has its head at the place, the current branch moves there."""
+        """Make another branch current. If no branch has its head at an entry, the current branch moves there.
+
+        Raises `InvalidOperation` for a label, which is not a branch.
+        """
         with self._mutex:
             self._switch(place)
             return self.head
@@ -203,10 +222,29 @@ class Session(BranchOperations):
         self._rename_branch(name, new)
         return Branch(self, new)
 
+    def fork(
+        self,
+        at: Place = "HEAD",
+        *,
+        whole: bool = False,
+        name: str | None = None,
+        dir: str | os.PathLike[str] | None = None,
+        file: str | os.PathLike[str] | None = None,
+    ) -> Session:
+        """Create a session with the path to `at`, or with the whole tree. This session is not changed.
+
+        The new session is in the folder of this one, unless you name another folder or a file.
+        """
+        return load("fork")(self, at=at, whole=whole, name=name, dir=dir, file=file)
+
     # Labels and names
 
-    def label(self, place: Place, text: str | None) -> Entry:
+    def label(self, place: Place, text: str | UnsetType | None = UNSET) -> Entry:
         """Set the label of an entry; `None` or whitespace removes it."""
+        if isinstance(text, UnsetType):
+            raise InvalidOperation('label needs a place and a text, such as session.label("HEAD", "start")')
+        if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f"a label is text, not {type(text).__name__}")
         target = self.resolve_place(place)
         if target is None:
             raise InvalidOperation("the place before the first entry cannot have a label")
@@ -219,14 +257,25 @@ class Session(BranchOperations):
 
 def clean_name(name: str | None) -> str | None:
     """Return a session's name on one line; `None` if nothing is left."""
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f"the name of a session is text, not {type(name).__name__}")
     return re.sub(r"[\r\n]+", " ", name or "").strip(NAME_WHITESPACE) or None
 
 
-def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> Comparison:
-    """Compare what branches cost and did since they diverged, and find the better one, if the numbers allow it."""
+def compare(session: Session, branches: Sequence[Place], metric: str = "cost") -> Comparison:
+    """Compare what branches cost and did since they diverged, and find the better one, if the numbers allow it.
+
+    Any other place can be compared like a branch.
+    """
     from sessiontree.comparison import compare as compare_branches
 
-    return compare_branches(session.tree, [(name, session.branch(name).leaf) for name in branches], metric)
+    if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f"compare needs a session, not {type(session).__name__}; open one with st.open")
+    if isinstance(branches, str) or not isinstance(branches, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOperation(f"compare needs a list of branches, not {branches!r}")
+    return compare_branches(
+        session.tree, [(_format_place(place), session.resolve_place(place)) for place in branches], metric
+    )
 
 
 def diff(session: Session, a: Place, b: Place) -> Diff:
@@ -244,4 +293,6 @@ def _is_entry_like(place: str) -> bool:
 
 
 def _format_place(place: Place) -> str:
+    if isinstance(place, BranchPosition):
+        return place.name
     return "root" if place is None else place.id if isinstance(place, Entry) else place

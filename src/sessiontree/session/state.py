@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
 from sessiontree.core.entries import Chain, Entry, EntryId, Header
@@ -28,8 +28,17 @@ READ_SIZE = 1 << 19
 HEADER_READ_SIZE = 1 << 16
 """Bytes read at a time when only the header is wanted."""
 
-Place: TypeAlias = str | Entry | None
-"""A place by name, an entry, or `None` for the place before the first entry."""
+
+class BranchPosition:
+    """Where a branch is. `Branch` is the only kind; sessions accept it as a place."""
+
+    session: Any
+    name: str
+    leaf: EntryId | None
+
+
+Place: TypeAlias = str | Entry | BranchPosition | None
+"""A place by name, an entry, a branch, or `None` for the place before the first entry."""
 
 
 class SessionState:
@@ -101,13 +110,12 @@ class SessionState:
         return tree.get_entries_from(before)
 
     def add_written_message(
-        self, message: tuple[EntryId, EntryId, str, str | None, bytes], cursor: Cursor
-    ) -> Sequence[Entry]:
+        self, id: EntryId, parent: EntryId, branch: str, current: str | None, line: bytes, cursor: Cursor
+    ) -> tuple[Entry]:
         """Apply one message that this session appended at the head of a branch: `add_written` in fewer steps.
 
-        `message` has its id, its parent, its branch, the current branch if it is another one, and its line.
+        `current` is the current branch if it is another one.
         """
-        id, parent, branch, current, line = message
         reader, tree = self.reader, self.tree
         number = reader.add_written_line(line)
         entry = Entry(id=id, parent=parent, type="message", line=number, source=reader, branch=branch, current=current)
@@ -324,10 +332,18 @@ class SessionBase:
             return None
         if isinstance(place, Entry):
             return self.tree[place.id].id
+        if isinstance(place, BranchPosition):
+            if place.session is not self:
+                raise InvalidOperation(f"branch {place.name!r} belongs to another session")
+            return place.leaf
+        if not isinstance(place, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f"a place is a name, an entry, a branch or None, not {type(place).__name__}")
         return resolve_place(place, self.tree, self.heads)
 
     def _get_head(self, branch: str) -> EntryId | None:
         """Return the head of a branch. Raises `NotFound`."""
+        if not isinstance(branch, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f"a branch is given by its name, not by {type(branch).__name__}")
         heads = self._load().heads.heads
         if branch not in heads:
             raise NotFound("branch", branch, f"branches: {format_names(list(heads))}")

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum, auto
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
 
-from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
+from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Label, Message, is_annotation
 from sessiontree.core.heads import Heads
+from sessiontree.core.message_input import check_message
 from sessiontree.core.messages import is_complete
-from sessiontree.core.normalize import normalize_body, normalize_message
-from sessiontree.core.timestamps import format_timestamp
+from sessiontree.core.normalize import check_body, normalize_body, normalize_message
+from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, ReadOnly, StoreError
 from sessiontree.format.codec import VERSION, MemoryLine, get_type, write_entry, write_message
@@ -50,7 +52,7 @@ def generate_id() -> EntryId:
             _id_pool.extend(os.urandom(512).hex(" ", 8).split())
 
 
-class NewEntry(NamedTuple):
+class Item(NamedTuple):
     """A body to write, with more than the body itself."""
 
     body: Body
@@ -58,12 +60,46 @@ class NewEntry(NamedTuple):
     """Further fields of its line, in wire form."""
     id: EntryId | None = None
     """The id to use, if entries written together refer to each other; a new one by default."""
+    is_copy: bool = False
+    """Whether the body is that of a stored entry, which may hold what an older program wrote."""
+    parent: Place | UnsetType = UNSET
+    """The id of an earlier item, or a place in the session as it is before the batch.
+
+    By default an item follows the item before it, or goes to the head of `branch` if it names one.
+    """
+    timestamp: int | None = None
+    """When it was written, in milliseconds since the epoch; now by default."""
+    branch: str | UnsetType | None = UNSET
+    """The branch that it moves, `None` for no branch; by default that of the item before."""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the item has a parent, a time or a branch of its own."""
+        return self.parent is not UNSET or self.timestamp is not None or self.branch is not UNSET
 
 
-def has_branch_move(items: Iterable[Body | NewEntry]) -> bool:
+class Anchor(Enum):
+    """Where an item without a parent goes."""
+
+    HEAD = auto()
+    """To the head of its branch."""
+    PREVIOUS = auto()
+    """After the item before it."""
+
+
+class PlacedItem(NamedTuple):
+    """An item of a batch, with its id, its branch and its place."""
+
+    item: Item
+    id: EntryId
+    branch: str | None
+    anchor: EntryId | Anchor | None
+
+
+def has_branch_move(items: Iterable[Body | Item]) -> bool:
     """Return whether writing these entries moves the head of their branch. Annotations do not."""
     for item in items:
-        body = item.body if isinstance(item, NewEntry) else item
+        body = item.body if isinstance(item, Item) else item
         if isinstance(body, Message) or not is_annotation(get_type(body), getattr(body, "custom_type", None)):
             return True
     return False
@@ -104,7 +140,7 @@ class EntryBuilder:
     def build_chain(
         self,
         state: SessionState,
-        items: Sequence[Body | NewEntry],
+        items: Sequence[Body | Item],
         parent: EntryId | None,
         branch: str | None,
         *,
@@ -149,7 +185,7 @@ class EntryBuilder:
 
         for item in items:
             if isinstance(item, Message):  # the common case
-                id, message = new_id(), item.message
+                id, message = new_id(), check_message(item.message)
                 if not is_complete(message):
                     message = normalize_message(message, iter_ancestors, now)
                 lines.append(write_message(message, id, above, stamp, branch, named_current))
@@ -170,12 +206,14 @@ class EntryBuilder:
                 above = moved = id
                 has_root = True
             else:
-                body, extra, id = item if isinstance(item, NewEntry) else (item, None, None)
+                body, extra, id, is_copy = item[:4] if isinstance(item, Item) else (item, None, None, False)
                 if id is None:
                     id = new_id()
                 else:
                     given = given or set()
                     _check_id(id, tree, given)
+                if not is_copy:
+                    body = check_body(body)
                 body = normalize_body(body, id=id, up=iter_ancestors, tree=tree, now=now)
                 entry = write_entry(
                     body, id=id, parent=above, timestamp=stamp, branch=branch, current=named_current, extra=extra
@@ -200,11 +238,71 @@ class EntryBuilder:
                     above = record.id
         return batch
 
+    def build_placed(self, state: SessionState, placed: Iterable[PlacedItem]) -> EntryBatch:
+        """Build entries that have places, times and branches of their own, and head records when they are due."""
+        tree, current = state.tree, state.heads.current
+        heads = dict(state.heads.heads)
+        until_record = RECORD_INTERVAL - 1 - state.heads.lines_since_record
+        has_root, last_annotation = tree.real_count > 0, tree.last_annotation
+        now, batch = self._now(), EntryBatch([], [])
+        built: dict[EntryId, Entry] = {}
+        previous: EntryId | None = None
+
+        def find_parent(leaf: EntryId | None) -> EntryId | None:  # as `find_write_parent`, with this batch
+            return leaf if leaf is not None or has_root else last_annotation
+
+        def iter_ancestors(leaf: EntryId | None) -> Iterator[Entry]:
+            while leaf in built:
+                entry = built[leaf]
+                if not entry.is_annotation:
+                    yield entry
+                leaf = entry.parent
+            yield from tree.walk_up(leaf)
+
+        for item, id, branch, anchor in placed:
+            if id in tree:  # another writer was first
+                raise InvalidOperation(f"entry {id!r} already exists")
+            if anchor is Anchor.HEAD:
+                assert branch is not None
+                above = heads[branch]
+            else:
+                above = previous if anchor is Anchor.PREVIOUS else anchor
+            time = now if item.timestamp is None else item.timestamp
+            body = item.body if item.is_copy else check_body(item.body)
+            # A label may be for any earlier item, on whatever path.
+            up = partial(iter, [*built.values()]) if isinstance(body, Label) else partial(iter_ancestors, above)
+            entry = write_entry(
+                normalize_body(body, id=id, up=up, tree=tree, now=time),
+                id=id,
+                parent=find_parent(above),
+                timestamp=format_timestamp(time),
+                branch=branch,
+                current=None if branch == current or branch is None else current,
+                extra=item.extra,
+            )
+            batch.add(entry)
+            built[id] = entry
+            if entry.is_annotation:
+                previous, last_annotation = above, id
+            else:
+                previous, has_root = id, True
+                if branch is not None:
+                    heads[branch] = id
+            until_record -= 1
+            if until_record <= 0:
+                record = state.heads.build_record(heads=dict(heads))
+                entry = self.build_entry(record, find_parent(heads[current]), current, current)
+                batch.add(entry)
+                last_annotation = entry.id
+                until_record = RECORD_INTERVAL - 1
+        return batch
+
     def build_message(
         self, message: JsonObject, above: EntryId | None, branch: str | None, current: str | None, tree: Tree
     ) -> tuple[EntryId, bytes]:
         """Build one message, and return its id and its line."""
         id, now = self.generate_id(), self._now()
+        message = check_message(message)
         if not is_complete(message):
             message = normalize_message(message, partial(tree.walk_up, above), now)
         return id, write_message(message, id, above, format_timestamp(now), branch, current)
@@ -232,6 +330,21 @@ def _check_id(id: EntryId, tree: Tree, given: set[EntryId]) -> None:
     if id in tree or id in given:
         raise InvalidOperation(f"entry {id!r} already exists")
     given.add(id)
+
+
+def check_bodies(bodies: Iterable[Body | Item]) -> list[Body | Item]:
+    """Return the bodies as a list. Raises `InvalidOperation` for a single body, which needs no list but `append`."""
+    kind: type[object] = type(bodies)  # taken here: the checks below narrow the type
+    if isinstance(bodies, str | Mapping | Item) or not isinstance(bodies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(
+            f'extend needs a list such as [st.user("hi")], not {kind.__name__}; append writes one entry'
+        )
+    return list(bodies)
+
+
+def _check_time(timestamp: int) -> None:
+    if type(timestamp) is not int or parse_timestamp(format_timestamp(timestamp)) != timestamp:
+        raise InvalidOperation(f"a timestamp is a whole number of milliseconds since the epoch, not {timestamp!r}")
 
 
 def find_write_parent(tree: Tree, leaf: EntryId | None) -> EntryId | None:
@@ -286,7 +399,7 @@ class SessionWriter(SessionBase):
         `expected` entry.
         """
         if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
-            return self._write((body if extra is None else NewEntry(body, extra),), parent, branch, expected)[0]
+            return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
         # The common case, a message at the head of a branch, takes fewer steps.
         with self._mutex:
             state = self._writable_state
@@ -306,8 +419,8 @@ class SessionWriter(SessionBase):
                 ):
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._builder.build_message(body.message, head, target, current, state.tree)
-                message = id, head, target, current, line
-                entries = self._append_lines(state, before, (line,), state.add_written_message, message)
+                add = partial(state.add_written_message, id, head, target, current, line)
+                entries = self._append_lines(state, before, (line,), add)
                 if entries is not None:
                     return entries[0]
                 branch = target
@@ -315,23 +428,29 @@ class SessionWriter(SessionBase):
 
     def extend(
         self,
-        bodies: Iterable[Body | NewEntry],
+        bodies: Iterable[Body | Item],
         *,
         parent: Place | UnsetType = UNSET,
         branch: str | UnsetType | None = UNSET,
         expected: EntryId | UnsetType | None = UNSET,
     ) -> Sequence[Entry]:
-        """Write entries as a chain, all or none, as `append` does for one. A `NewEntry` has more than a body."""
-        return self._write(list(bodies), parent, branch, expected)
+        """Write entries as a chain, all or none, as `append` does for one.
 
-    def append_at_head(self, build: Callable[[], NewEntry], *, branch: str | UnsetType = UNSET) -> Entry:
+        An `Item` has more than a body: its own id, parent, time or branch.
+        """
+        items = check_bodies(bodies)
+        if Item in map(type, items) and any(item.is_placed for item in items if isinstance(item, Item)):
+            return self._write_placed(items, parent, branch, expected)
+        return self._write(items, parent, branch, expected)
+
+    def append_at_head(self, build: Callable[[], Item], *, branch: str | UnsetType = UNSET) -> Entry:
         """Append an entry at the head of a branch, and retry at the new head if another writer moves the branch.
 
         `build` is called for every attempt, since the body may depend on the head. Raises `BranchMoved` after
         `MAX_APPEND_ATTEMPTS`.
         """
         for attempt in range(MAX_APPEND_ATTEMPTS):
-            body, extra, _ = build()
+            body, extra = build()[:2]
             try:
                 return self.append(body, branch=branch, extra=extra)
             except BranchMoved:
@@ -340,12 +459,12 @@ class SessionWriter(SessionBase):
         raise AssertionError
 
     def generate_id(self) -> EntryId:
-        """Return a new id, for a `NewEntry` that other entries refer to."""
+        """Return a new id, for a `Item` that other entries refer to."""
         return self._builder.generate_id()
 
     def _write(
         self,
-        items: Sequence[Body | NewEntry],
+        items: Sequence[Body | Item],
         parent: Place | UnsetType,
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
@@ -369,6 +488,63 @@ class SessionWriter(SessionBase):
                 head = None if target is None else self._get_head(target)
             return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
 
+    def _write_placed(
+        self,
+        items: Sequence[Body | Item],
+        parent: Place | UnsetType,
+        branch: str | UnsetType | None,
+        expected: EntryId | UnsetType | None,
+    ) -> Sequence[Entry]:
+        """Write items of which some have a parent, a time or a branch of their own."""
+        with self._mutex:
+            state = self._prepare_write()
+            target = state.heads.current if isinstance(branch, UnsetType) else branch
+            placed = self._place_items(items, parent, target)
+            moving = {place.branch for place in placed if has_branch_move((place.item,))}
+            heads = {name: self._get_head(name) for name in moving if name is not None}
+            if target is not None and not isinstance(expected, UnsetType):
+                heads[target] = expected
+            while True:
+                for name, head in heads.items():
+                    self._check_head(name, head)
+                for place in placed:
+                    if place.branch is not None and place.anchor is Anchor.HEAD:
+                        self._check_entry_exists(self._get_head(place.branch))
+                entries = self._append_batch(state, state.cursor, self._builder.build_placed(state, placed))
+                if entries is not None:
+                    return [entry for entry in entries if not entry.is_head_record]
+
+    def _place_items(
+        self, items: Sequence[Body | Item], parent: Place | UnsetType, branch: str | None
+    ) -> list[PlacedItem]:
+        """Find the branch and the parent of every item. `parent` and `branch` are for the first one."""
+        placed: list[PlacedItem] = []
+        ids: set[EntryId] = set()
+        for each in items:
+            item = each if isinstance(each, Item) else Item(each)
+            if item.timestamp is not None:
+                _check_time(item.timestamp)
+            if not isinstance(item.branch, UnsetType):
+                branch = item.branch
+            if branch is not None:
+                self._get_head(branch)
+            own = item.parent if placed or item.parent is not UNSET else parent
+            anchor: EntryId | Anchor | None
+            if not isinstance(own, UnsetType):
+                anchor = own if isinstance(own, str) and own in ids else self.resolve_place(own)
+                if anchor not in ids:
+                    self._check_entry_exists(anchor)
+            elif isinstance(item.branch, str) or not placed:
+                anchor = Anchor.HEAD
+                if branch is None:
+                    raise InvalidOperation("an entry without a branch needs a parent")
+            else:
+                anchor = Anchor.PREVIOUS
+            id = self.generate_id() if item.id is None else item.id
+            _check_id(id, self.tree, ids)
+            placed.append(PlacedItem(item, id, branch, anchor))
+        return placed
+
     def _commit(self, build: Callable[[], EntryBatch]) -> Sequence[Entry]:
         """Append the batch that `build` returns. If another writer appended first, call `build` again."""
         state = self._load()
@@ -379,28 +555,27 @@ class SessionWriter(SessionBase):
                 return entries
 
     def _append_batch(self, state: SessionState, before: Cursor, batch: EntryBatch) -> Sequence[Entry] | None:
-        """Append a batch that was built at `before`, as `_append_lines` does."""
-        return self._append_lines(state, before, batch.lines, state.add_written, batch)
+        """Append a batch that was built at `before`, and apply it.
+
+        If another writer appended first, apply its lines instead and return `None`. After an interrupt the state is
+        marked as uncertain, and the next use loads it again.
+        """
+        return self._append_lines(state, before, batch.lines, partial(state.add_written, batch))
 
     def _append_lines(
         self,
         state: SessionState,
         before: Cursor,
         lines: Sequence[bytes],
-        add: Callable[[Any, Cursor], Sequence[Entry]],
-        written: Any,
+        add: Callable[[Cursor], Sequence[Entry]],
     ) -> Sequence[Entry] | None:
-        """Append lines that were built at `before`, and apply them with `add(written, cursor)`.
-
-        If another writer appended first, apply its lines instead and return `None`. After an interrupt the state is
-        marked as uncertain, and the next use loads it again.
-        """
+        """Append lines that were built at `before`, and apply them with `add(cursor)`; see `_append_batch`."""
         cursor = None
         try:
             self._pending_lines = lines
             cursor = self._store.append(lines, after=before)
             self._has_written = True
-            entries = self._find_written(state, lines) if cursor is before else add(written, cursor)
+            entries = self._find_written(state, lines) if cursor is before else add(cursor)
             self._pending_lines = None
             return entries
         # A second signal may arrive here; make no calls.

@@ -18,7 +18,7 @@ from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 
 if TYPE_CHECKING:
-    from sessiontree.store.lock_wait import LockWait
+    from sessiontree.store.lock import LockWait
 
 NEWLINE = 0x0A
 """The newline as a number: `in` finds a number in bytes three times as fast as it finds bytes."""

@@ -142,18 +142,17 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
-    """Truncate a file of `size` bytes to `start` if no other process opened it, and return whether.
+    """Truncate a file of `size` bytes to `start` if no other process has it open. Return whether it was truncated.
 
-    A plain `ftruncate` waits for a concurrent `write` of another process and then cuts off what that wrote. A write
+    A plain `ftruncate` waits for a concurrent `write` of another process and then cuts off its bytes. A write
     lease is granted only while no other process has the file open, and none can open it before the lease ends.
     """
     lease = getattr(fcntl, "F_SETLEASE", None)
     if lease is None:  # not Linux
         return False
     try:
-        fcntl.fcntl(
-            fd, fcntl.F_SETSIG, signal.SIGURG
-        )  # the kernel signals us when another process opens the file; SIGIO would kill us
+        # The kernel sends a signal when another process opens the file. The default, SIGIO, would kill this process.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, lease, fcntl.F_WRLCK)
     except OSError:  # open elsewhere, owned by another user, or a file system without leases
         return False

@@ -53,8 +53,7 @@ from sessiontree.store.files import (
     truncate_if_unshared,
     write_all,
 )
-from sessiontree.store.lock import FileLock, get_lock_path
-from sessiontree.store.lock_wait import LockWait, lock_file
+from sessiontree.store.lock import FileLock, LockWait, get_lock_path, lock_file
 from sessiontree.store.range_reader import RangeReader
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
@@ -363,7 +362,7 @@ class JsonlStore(Store):
             lines = [b"", *lines]
         data = join_lines(lines, self.location)
         size, before, at, lock = len(data), len(seen), start, self._lock
-        # The same as `_run_locked`, inlined: half the time of an append is function calls, and most have one line.
+        # `_run_locked` and `_unlock`, inlined: half the time of an append is function calls, and most have one line.
         try:
             lock.thread_lock.acquire()
             held = lock.fd
@@ -416,7 +415,14 @@ class JsonlStore(Store):
             if is_noted:
                 lock.clear_note()
                 is_noted = False
-            self._unlock()
+            try:
+                flock(fd, LOCK_UN)
+            except OSError as error:
+                if error.errno is None:  # raised by a signal handler
+                    raise
+                self._unlock()
+            else:
+                lock.release()
         except BaseException as error:
             try:
                 if is_noted and self._poisoned is None:

@@ -108,7 +108,7 @@ class RangeReader:
         return 0
 
     def has_oversized_line(self) -> bool:
-        """Return whether a line is several times over the limit, so that opening the session would need much memory."""
+        """Return whether a line is several times over the limit, so opening the session would take too much memory."""
         window = 4 * LINE_LIMIT
         return any(not self._has_newline(start, start + window) for start in range(0, self.size - window + 1, window))
 
@@ -124,6 +124,6 @@ class RangeReader:
             except OSError as error:
                 if error.errno == errno.ENXIO:  # only a hole is left
                     return
-                end = stop  # the file system cannot tell
+                end = stop  # the file system does not report holes
             yield start, end
             start = end

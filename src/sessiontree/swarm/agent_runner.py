@@ -1,4 +1,4 @@
-"""Runs the agents of a swarm in this process, each on its branch, and records how each run ends.
+"""Jobs, executors, and `AgentRunner`, which runs the agents of a swarm in this process, each on its branch.
 
 A run continues from whatever the branch contains: nothing yet, a turn that was interrupted by a pause or a crash, or a
 final answer. An agent that is not admitted stops. Its progress is in the session, and the scheduler runs it again.
@@ -7,18 +7,20 @@ final answer. An agent that is not admitted stops. Its progress is in the sessio
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.factory import AgentOptions, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.tool import Tool, ToolError, tool
-from sessiontree.agent.unsaved_messages import UnsavedMessages
+from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.messages import extract_text, get_role, get_tool_calls, is_failed_turn, sum_usage
 from sessiontree.core.number_text import pluralize
@@ -54,7 +56,6 @@ from sessiontree.swarm.events import (
     SwarmTurnEnd,
     SwarmTurnStart,
 )
-from sessiontree.swarm.executor import SwarmJob
 from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import BeginAction, CompleteAction, FailAction, SplitAction, build_action_body
 
@@ -75,6 +76,50 @@ Emit = Callable[[BaseSwarmEvent, str | None, str | None], None]
 """Called with an event, its agent and its branch."""
 
 
+class SwarmJob(Struct, frozen=True, kw_only=True):
+    """One run of an agent, until it completes, fails or has to wait. Another process may do it."""
+
+    session: str
+    """The session's id."""
+    swarm: str
+    agent: str
+    prompt: str
+    """The prompt, for an agent that has not started yet."""
+    model: str | None = None
+    may_split: bool = False
+    """Whether the agent may delegate parts of its task to other agents."""
+
+
+RunJob: TypeAlias = Callable[[SwarmJob], Awaitable[None]]
+
+
+class Executor(Protocol):
+    """Chooses where the jobs of a swarm's agents run. It returns no results: they are written to the session."""
+
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
+        """Run a job and return when it is over. Cancelling this coroutine cancels the job.
+
+        `run_locally` runs the job in this process. To run it in another process, open the swarm there with
+        `Swarm.open(session, job.swarm)` and call its `run_job`. A job may run twice: finished work is found in the
+        session and not repeated.
+        """
+        ...
+
+    def hand_over(self, swarm: str) -> None:
+        """Another process runs this swarm now: do not cancel its jobs when they are cancelled here."""
+        ...
+
+
+class LocalExecutor:
+    """Runs jobs in the event loop of this process."""
+
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
+        await run_locally(job)
+
+    def hand_over(self, swarm: str) -> None:
+        pass  # `AgentRunner.hand_over` stops the agents of this process
+
+
 @dataclass(kw_only=True)
 class AgentResources:
     """What agents run with. The session stores only the tool names, the system prompt and the thinking level."""
@@ -82,6 +127,31 @@ class AgentResources:
     find_model: Callable[[str | None], Model]
     hooks: Hooks
     options: AgentOptions
+
+    @classmethod
+    def create(
+        cls,
+        model: Model | str | None,
+        model_of: Callable[[str], Model] | None,
+        settings: Config | None,
+        hooks: Hooks | None,
+        options: AgentOptions,
+    ) -> AgentResources:
+        """Find models by name: `model` itself, through `model_of`, or a configured one.
+
+        Without `settings`, the configured models are those of the user.
+        """
+
+        def find_model(name: str | None) -> Model:
+            if model is not None and not isinstance(model, str) and name in (None, model.info.name):
+                return model
+            if name is not None and model_of is not None:
+                return model_of(name)
+            from sessiontree.model.selection import find_model
+
+            return find_model(name or (model if isinstance(model, str) else None), settings)
+
+        return cls(find_model=find_model, hooks=Hooks() if hooks is None else hooks, options=options)
 
 
 class AgentRunner:
@@ -188,7 +258,7 @@ class AgentRunner:
         model = BudgetedModel(resources.find_model(job.model), find_exhausted, unreported)
         if job.may_split:
             options = replace(options, tools=[*options.tools, self._build_split_tool(job.agent)])
-        with open_branch_agent(branch, model, resources.hooks, options) as agent:
+        async with open_branch_agent(branch, model, resources.hooks, options) as agent:
             agent.hooks.listen(self._build_listener(job.agent, branch.name, model))
             self._running_agents[job.agent], self._models[job.agent] = agent, model
             try:

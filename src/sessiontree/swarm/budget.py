@@ -1,6 +1,6 @@
 """Budgets: limits on cost, tokens and running time of a swarm or an agent, and how much of them is used.
 
-Each limit has three levels: warning at 75 %, critical at 90 %, exhausted at 100 %. `admission` enforces them.
+Each limit has three levels: warning at 75 %, critical at 90 %, exhausted at 100 %. `budget_enforcement` enforces them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import InvalidOperation
 
 BudgetLevel: TypeAlias = Literal["warning", "critical", "exhausted"]
@@ -56,7 +57,9 @@ class LimitUsage(NamedTuple):
         return next((level for level, least in reversed(LEVELS) if self.fraction >= least), None)
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.used:g} of {self.limit:g}"
+        if self.kind == "cost":
+            return f"{format_dollars(self.used)} of {format_dollars(self.limit)}"
+        return f"{self.used:g} of {pluralize(self.limit, _UNITS[self.kind].removesuffix('s'), shown=f'{self.limit:g}')}"
 
 
 def format_exhausted(usage: LimitUsage) -> str:
@@ -118,3 +121,16 @@ class Budget(Struct, frozen=True, kw_only=True):
             return None
         ahead = (least * self.seconds - spending.seconds for _, least in LEVELS)
         return next((left for left in ahead if left > 0), None)
+
+
+def check_budget(budget: object) -> None:
+    """Raise `InvalidOperation` for a value that is not a budget, or for a budget with an invalid limit."""
+    if budget is None:
+        return
+    if not isinstance(budget, Budget):
+        shown = budget if isinstance(budget, int | float) and not isinstance(budget, bool) else "…"
+        raise InvalidOperation(
+            f"a budget is an st.Budget, not {budget!r} ({type(budget).__name__}); for US dollars write "
+            f"st.Budget(cost={shown})"
+        )
+    budget.check()

@@ -33,7 +33,7 @@ from sessiontree.store.files import (
     open_private,
     read_all,
 )
-from sessiontree.store.lock_wait import lock_file
+from sessiontree.store.lock import lock_file
 from sessiontree.swarm.budget import BudgetKind, BudgetLevel
 
 SUFFIX = ".events.jsonl"

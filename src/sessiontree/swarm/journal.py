@@ -1,4 +1,4 @@
-"""The journal of a swarm: appends its records and agent actions to the session, and reads its state back.
+"""The journal of a swarm: appends its records and actions to the session, keeps its branches, and reads its state.
 
 `records` defines the entries, `replay` computes the state from them.
 """
@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
-from sessiontree.core.entries import Body, Entry
+from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import NotFound
-from sessiontree.session import NewEntry, Session
+from sessiontree.session import Item, Session
 from sessiontree.swarm.records import (
     CreatedRecord,
     SpawnAction,
     SwarmAction,
     SwarmRecord,
+    SwarmStatus,
     build_action_body,
     build_record_body,
 )
 from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
-from sessiontree.swarm.status import SwarmStatus
 
 MAX_THREADS = 64
 """Size of the thread pool for session reads and writes, which can block on the disk or on another process's lock."""
@@ -93,9 +93,32 @@ class SwarmJournal:
         """Append another kind of entry to an agent's branch."""
         return await run_in_thread(self._append, body, self.state.agents[agent].branch, None)
 
+    def create_own_branch(self, name: str, start: EntryId | None) -> str:
+        """Create the swarm's own branch, with a number appended if the name is taken. Return its name."""
+        session, number = self.session, 1
+        while True:
+            own = name if number == 1 else f"{name}-{number}"
+            if not any(branch == own or branch.startswith(f"{own}/") for branch in session.heads.heads):
+                session.create_branch(own, at=None if start is None else session.tree[start], current=False)
+                return own
+            number += 1
+
+    def archive_branches(self) -> None:
+        """Archive the branches of the swarm and its agents."""
+        session, state = self.session, self.state
+        own = state.own_branch
+        agents = {agent.branch for agent in state.agents.values()}
+        visible = set(session.heads.heads) - {session.heads.current} - session.heads.archived
+        hidden = sorted((agents | set(state.branches)) & visible)
+        if hidden and own in session.heads.heads:
+            head = session.heads.heads[own]
+            session.move(None if head is None else session.tree[head], branch=own, archive=hidden)
+        if own in visible:
+            session.archive_branch(own)
+
     def _append(self, body: Body, branch: str, fallback_parent: Entry | None) -> Entry:
         try:
-            return self.session.append_at_head(lambda: NewEntry(body), branch=branch)
+            return self.session.append_at_head(lambda: Item(body), branch=branch)
         except NotFound:
             # The branch was renamed. The record is still written, as a late result that moves no branch.
             under = fallback_parent or self.session.tree[self.state.start_entry]

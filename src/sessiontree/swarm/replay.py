@@ -36,7 +36,11 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
 from sessiontree.swarm.records import (
+    END_STATES,
+    MAX_DENIED,
     SWARM_RECORD_TYPE,
+    AgentInfo,
+    AgentState,
     AnySwarmAction,
     AnySwarmRecord,
     BeginAction,
@@ -58,12 +62,13 @@ from sessiontree.swarm.records import (
     SpawnAction,
     SplitAction,
     StartedRecord,
+    SwarmState,
+    SwarmStatus,
     SwitchedBranchRecord,
     UnreportedUsageRecord,
     read_action,
     read_record,
 )
-from sessiontree.swarm.status import END_STATES, MAX_DENIED, AgentInfo, AgentState, SwarmState, SwarmStatus
 
 
 class Stopwatch(Struct):

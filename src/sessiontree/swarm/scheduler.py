@@ -15,20 +15,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge_plan import build_merge_details, get_merge_sources, plan_merge
-from sessiontree.core.plan import collect_summary_input
+from sessiontree.core.plan import build_merge_details, collect_summary_input, get_merge_sources, plan_merge
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
 from sessiontree.session import Branch
+from sessiontree.swarm.agent_runner import Executor, RunJob, SwarmJob
 from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget
 from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal, can_continue
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent
-from sessiontree.swarm.executor import Executor, RunJob, SwarmJob
 from sessiontree.swarm.journal import SwarmJournal, run_in_thread
-from sessiontree.swarm.records import CancelAction, ExpectedAgentsRecord, JoinAction, SpawnAction
+from sessiontree.swarm.records import AgentSpec, CancelAction, ExpectedAgentsRecord, JoinAction, SpawnAction
 from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
-from sessiontree.swarm.status import AgentSpec
 
 PAUSE_CHECK_DELAY = 0.2
 """Seconds to wait for new work before the swarm pauses because all agents wait for a larger budget."""

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from sessiontree.errors import InvalidOperation
+from sessiontree.swarm.records import AgentSpec
 from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
-from sessiontree.swarm.status import AgentSpec
 
 Strategy: TypeAlias = Callable[[Scheduler], Awaitable[str | None]]
 """Returns the result of the swarm, or `None`. Raises `SwarmFailed` if it cannot continue."""

@@ -2,7 +2,7 @@
 
 A `Swarm` is a handle. Its definition and progress are stored in the session, so another process can open the swarm and
 continue where the last one stopped. `strategies` divides the task among agents, `agent_runner` runs one agent, and
-`admission` decides when an agent has to wait.
+`budget_enforcement` decides when an agent has to wait.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
+from sessiontree.agent.agent_input import describe_value, resolve_tools
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system_prompt import SystemPart
@@ -27,14 +28,21 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session import Place, Session, compare
-from sessiontree.swarm.agent_runner import AgentResources, AgentRunner, select_original_tools
-from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.agent_runner import (
+    AgentResources,
+    AgentRunner,
+    Executor,
+    LocalExecutor,
+    SwarmJob,
+    select_original_tools,
+)
+from sessiontree.swarm.budget import Budget, check_budget
 from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent, ErrorEvent, EventLog, SwarmEvent, build_spool_path
-from sessiontree.swarm.executor import Executor, LocalExecutor, SwarmJob
 from sessiontree.swarm.journal import SwarmJournal, run_in_thread
 from sessiontree.swarm.lease import open_lease
 from sessiontree.swarm.records import (
+    AgentSpec,
     CancelledRecord,
     CompletedRecord,
     CreatedRecord,
@@ -46,11 +54,11 @@ from sessiontree.swarm.records import (
     SplitAction,
     StartedRecord,
     SwarmRecord,
+    SwarmStatus,
     SwitchedBranchRecord,
 )
 from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
 from sessiontree.swarm.scheduler import Scheduler
-from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, find_strategy
 
 POLL_INTERVAL = 1.0
@@ -78,7 +86,7 @@ class Swarm:
         parts: Sequence[str] | None = None,
         model: Model | str | None = None,
         model_of: Callable[[str], Model] | None = None,
-        tools: Sequence[Tool] | None = (),
+        tools: Sequence[Tool | Callable[..., Any]] | None = (),
         hooks: Hooks | None = None,
         settings: Config | None = None,
         system: str | Sequence[SystemPart] | None = None,
@@ -99,6 +107,8 @@ class Swarm:
         or a model name; `model_of` finds other models by name. Pass `tools=None` if the executor chooses the tools.
         `at` is the place where agents start. Without `permissions`, agents may use all of their tools.
         """
+        _check_types(session, name, task, agents)
+        found_tools = None if tools is None else resolve_tools(tools)
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
         _check_agent_count(count, max_agents)
@@ -109,8 +119,7 @@ class Swarm:
         if retries < 0:
             raise InvalidOperation(f"retries must be 0 or more, not {retries}")
         for limits in (budget, agent_budget, *(spec.budget for spec in specs)):
-            if limits is not None:
-                limits.check()
+            check_budget(limits)
         check_branch_name(name)
         _check_agent_names(name, [spec.name for spec in specs if spec.name])
         self._strategy: Strategy | None = find_strategy(strategy) if isinstance(strategy, str) else strategy
@@ -127,7 +136,7 @@ class Swarm:
             specs=specs,
             parts=None if parts is None else tuple(parts),
             model=model_name,
-            tools=None if tools is None else tuple(tool.name for tool in tools),
+            tools=None if found_tools is None else tuple(found_tools),
             system=system if isinstance(system, str) or system is None else tuple(system),
             thinking=thinking,
             budget=budget,
@@ -136,17 +145,14 @@ class Swarm:
             branching=enable_branching,
             streaming=enable_event_streaming,
         )
-        resources = AgentResources(
-            find_model=_build_model_finder(model, model_of, settings),
-            hooks=Hooks() if hooks is None else hooks,
-            options=AgentOptions(
-                tools=tools or (),
-                system=system,
-                settings=settings or Config(),
-                thinking=thinking,
-                permissions=permissions,
-            ),
+        options = AgentOptions(
+            tools=tuple((found_tools or {}).values()),
+            system=system,
+            settings=settings or Config(),
+            thinking=thinking,
+            permissions=permissions,
         )
+        resources = AgentResources.create(model, model_of, settings, hooks, options)
         self._tool_names = self._definition.tools
         self._set_up(session, self._definition.swarm, resources, executor, now)
 
@@ -212,17 +218,14 @@ class Swarm:
         swarm = cls.__new__(cls)
         swarm._definition, swarm._start_place = created, None
         swarm._strategy = strategy or STRATEGIES.get(created.strategy)
-        resources = AgentResources(
-            find_model=_build_model_finder(model, model_of, settings),
-            hooks=Hooks() if hooks is None else hooks,
-            options=AgentOptions(
-                tools=tools,
-                system=created.system if system is None and not override_saved else system,
-                settings=settings or Config(),
-                thinking=created.thinking if thinking is None and not override_saved else thinking,
-                permissions=permissions,
-            ),
+        options = AgentOptions(
+            tools=tools,
+            system=created.system if system is None and not override_saved else system,
+            settings=settings or Config(),
+            thinking=created.thinking if thinking is None and not override_saved else thinking,
+            permissions=permissions,
         )
+        resources = AgentResources.create(model, model_of, settings, hooks, options)
         swarm._tool_names = None if override_saved else created.tools
         swarm._set_up(session, created.swarm, resources, executor, now)
         return swarm
@@ -287,7 +290,7 @@ class Swarm:
             return
         session = self.session
         start = session.resolve_place(self._start_place)
-        branch = await run_in_thread(_create_own_branch, session, self._definition.name, start)
+        branch = await run_in_thread(self._journal.create_own_branch, self._definition.name, start)
         self._definition = replace(self._definition, name=branch)
         await self._journal.append_record(self._definition)
         self._emit(BranchEvent(name=branch, entry=session.branch(branch).leaf), None, branch)
@@ -345,6 +348,13 @@ class Swarm:
         if task is not None and task.done() and not task.cancelled():
             task.result()
         return self.status()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the agents of this process. Another process, or a later `start`, can resume the swarm."""
+        await self.detach()
 
     async def run(self) -> SwarmStatus:
         """Start the swarm and wait. Cancelling this coroutine stops the agents; you can start the swarm again."""
@@ -438,8 +448,7 @@ class Swarm:
     async def resume(self, *, budget: Budget | None = None, agent_budget: Budget | None = None) -> None:
         """Resume after a pause, with new budgets if you pass them. If no process runs the swarm, this one does."""
         for limits in (budget, agent_budget):
-            if limits is not None:
-                limits.check()
+            check_budget(limits)
         self._check_status(await self._journal.refresh(), "paused")
         record = ResumedRecord(swarm=self.id, budget=budget, agent_budget=agent_budget)
         await self._append_and_emit(record, SwarmEvent(status="running"))
@@ -478,22 +487,10 @@ class Swarm:
         if not state.is_over:
             await self.cancel()
         await self._append_and_emit(DestroyedRecord(swarm=self.id), SwarmEvent(status="destroyed"))
-        await run_in_thread(self._hide_branches)
+        await run_in_thread(self._journal.archive_branches)
         if self._definition.streaming:
             self.events.delete()
         self._lease.delete()
-
-    def _hide_branches(self) -> None:
-        session, state = self.session, self._state
-        own = state.own_branch
-        agents = {agent.branch for agent in state.agents.values()}
-        visible = set(session.heads.heads) - {session.heads.current} - session.heads.archived
-        hidden = sorted((agents | set(state.branches)) & visible)
-        if hidden and own in session.heads.heads:
-            head = session.heads.heads[own]
-            session.move(None if head is None else session.tree[head], branch=own, archive=hidden)
-        if own in visible:
-            session.archive_branch(own)
 
     def _check_status(self, state: TrackedSwarm, status: str) -> None:
         if state.status != status:
@@ -561,16 +558,34 @@ class Swarm:
 
     async def fork_session(self, at: Place = "HEAD", name: str | None = None) -> Session:
         """Fork the path to a place into a new session, and record the fork in this one."""
-        from sessiontree.ops.fork import fork
+        from sessiontree.ops.fork import fork_session
 
         self._check_branching()
         await self._ensure_created()
-        outcome = await fork(self.session, at, hooks=self._resources.hooks, name=name)
+        outcome = await fork_session(self.session, at, hooks=self._resources.hooks, name=name)
         if outcome.session is None:
-            raise InvalidOperation("a handler cancelled the fork")
+            raise InvalidOperation(f"{outcome.cancelled_by or 'a handler'} cancelled the fork")
         action = ForkAction(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
         await self._journal.append_action(self.id, action)
         return outcome.session
+
+
+def _check_types(session: object, name: object, task: object, agents: object) -> None:
+    """Raise `InvalidOperation` for an argument of the wrong type."""
+    if not isinstance(session, Session):
+        hint = f"; open a session with st.open({session!r}) first" if isinstance(session, str) else ""
+        raise InvalidOperation(f"a swarm works on a session, not on {describe_value(session)}{hint}")
+    for what, value in (("name", name), ("task", task)):
+        if not isinstance(value, str):
+            raise InvalidOperation(f"the {what} of a swarm is text, not {describe_value(value)}")
+    specs: Any = agents
+    if isinstance(agents, bool | str) or not isinstance(agents, int | Sequence):
+        raise InvalidOperation(f"agents is a number, or a list of st.AgentSpec, not {describe_value(agents)}")
+    for spec in () if isinstance(agents, int) else specs:
+        if not isinstance(spec, AgentSpec):
+            raise InvalidOperation(
+                f"agents is a number, or a list of st.AgentSpec, not a list with {describe_value(spec)}"
+            )
 
 
 def _check_agent_count(agents: int, maximum: int | None) -> None:
@@ -585,31 +600,3 @@ def _check_agent_names(swarm: str, agents: Sequence[str]) -> None:
         check_branch_name(f"{swarm}/{name}")
         if agents.count(name) > 1:
             raise InvalidOperation(f"two agents have the name {name!r}")
-
-
-def _create_own_branch(session: Session, name: str, start: EntryId | None) -> str:
-    """Create the swarm's own branch, with a number appended if the name is taken. Return its name."""
-    number = 1
-    while True:
-        own = name if number == 1 else f"{name}-{number}"
-        if not any(branch == own or branch.startswith(f"{own}/") for branch in session.heads.heads):
-            session.create_branch(own, at=None if start is None else session.tree[start], current=False)
-            return own
-        number += 1
-
-
-def _build_model_finder(
-    model: Model | str | None, model_of: Callable[[str], Model] | None, settings: Config | None
-) -> Callable[[str | None], Model]:
-    """Return a function that finds a model by name: `model` itself, through `model_of`, or a configured one."""
-
-    def find_model(name: str | None) -> Model:
-        if model is not None and not isinstance(model, str) and name in (None, model.info.name):
-            return model
-        if name is not None and model_of is not None:
-            return model_of(name)
-        from sessiontree.model.selection import find_model
-
-        return find_model(name or (model if isinstance(model, str) else None), settings)
-
-    return find_model

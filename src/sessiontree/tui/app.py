@@ -29,10 +29,10 @@ from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.session import Branch, Session
-from sessiontree.store import lock_wait
+from sessiontree.store import lock
 from sessiontree.tui.keys import Key, OrderedKeysApp, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.screens.chat_screen import ChatScreen
-from sessiontree.tui.services.other_processes import PresenceLock
+from sessiontree.tui.services.session_checks import PresenceLock, find_problems
 from sessiontree.tui.services.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
 
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from sessiontree.commands.models import Models
     from sessiontree.extensions.api import Shortcut
     from sessiontree.extensions.loader import ExtensionLoader
-    from sessiontree.tui.app_ui import AppUi
     from sessiontree.tui.screens.compare_view import ComparisonSides
+    from sessiontree.tui.screens.dialogs import AppUi
     from sessiontree.tui.widgets.transcript_blocks import EntryRenderer
 
 QUIT_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
@@ -134,8 +134,8 @@ class SessionApp(OrderedKeysApp[None]):
     # Startup
 
     def on_mount(self) -> None:
-        lock_wait.report = self._report_wait
-        lock_wait.set_wait_limit(LOCK_SECONDS)
+        lock.report = self._report_wait
+        lock.set_wait_limit(LOCK_SECONDS)
         with suppress(ValueError, RuntimeError):  # only the main thread can handle signals
             for number in QUIT_SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.request_quit)
@@ -148,7 +148,7 @@ class SessionApp(OrderedKeysApp[None]):
         self.run_worker(self._open_session(), group="open", exit_on_error=True)
 
     async def _open_session(self) -> None:
-        from sessiontree.tui.app_ui import AppUi
+        from sessiontree.tui.screens.dialogs import AppUi
 
         self.ui = AppUi(self)
         for error in find_key_errors(self.options.settings.keys):
@@ -184,8 +184,7 @@ class SessionApp(OrderedKeysApp[None]):
         """Open the session in the app. Return `False` if the user cancels."""
         from sessiontree.agent.factory import load_agent_options
         from sessiontree.commands.controller import SessionController
-        from sessiontree.tui.app_commands import build_app_commands
-        from sessiontree.tui.app_ui import AppHost
+        from sessiontree.tui.app_commands import AppHost, build_app_commands
 
         await asyncio.to_thread(lambda: session.tree)
         branch = await self.enter_session(session, self.options.branch)
@@ -244,8 +243,6 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _report_problems(self, session: Session) -> None:
         """Show the first problem of the session. This reads the whole file, so it runs in the background."""
-        from sessiontree.tui.services.session_scan import find_problems
-
         problems = [] if session.file is None else await find_problems(str(session.file))
         if problems:
             more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -349,8 +346,8 @@ class SessionApp(OrderedKeysApp[None]):
         self.exit(message=message)
 
     def on_unmount(self) -> None:
-        lock_wait.report = lock_wait.log_wait
-        lock_wait.set_wait_limit(None)
+        lock.report = lock.log_wait
+        lock.set_wait_limit(None)
         for number in QUIT_SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._release_presence()
@@ -507,12 +504,12 @@ class SessionApp(OrderedKeysApp[None]):
                 text.append(f"  {escape_line(key.keys):<22} ", "bold")
                 text.append(f"{escape_line(key.name):<18} ", "dim")
                 text.append(f"\n{' ' * HELP_COLUMN}".join(wrap(escape_line(key.help), room) or [""]) + "\n")
-        self.show_page(text, "Keys (change them under [keys] in the configuration)")
+        self.show_page(text, "Keys · change them under [keys] in config.toml")
 
 
 def _preload_modules() -> None:
     """Import the modules of the controller. Called in a thread to keep the UI responsive."""
-    for module in ("agent.tools", "commands.builtin", "commands.controller"):
+    for module in ("agent.tools", "commands.info", "commands.navigation", "commands.sessions"):
         import_module(f"sessiontree.{module}")
 
 

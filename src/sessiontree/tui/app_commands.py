@@ -1,4 +1,4 @@
-"""Slash commands of the app, variants of shared commands, and prompts for missing arguments."""
+"""Slash commands in the app: its host, its variants of shared commands, and prompts for missing arguments."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sessiontree.commands.arguments import complete_branches, complete_places, complete_prompts
-from sessiontree.commands.builtin import get_builtin_commands
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import format_id, make_excerpt
 from sessiontree.commands.info import compare_branches, diff_places
@@ -20,6 +18,10 @@ from sessiontree.commands.registry import (
     CommandRegistry,
     ParsedLine,
     WordReader,
+    complete_branches,
+    complete_places,
+    complete_prompts,
+    get_builtin_commands,
     parse_line,
     quote_word,
 )
@@ -28,6 +30,9 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
+from sessiontree.session import Branch, Session
+from sessiontree.tui.services.session_checks import is_session_open
+from sessiontree.tui.services.terminal import send_to_clipboard
 
 if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
@@ -52,10 +57,10 @@ async def _prompt_for_arguments(
 ) -> str | None:
     match command.name:
         case "fork" | "branch" if controller.settings.double_escape == "tree":
-            return _format_command(command, await choose_entry(f"/{command.name}: from which entry?"))
+            return _format_command(command, await choose_entry("Fork from which entry?"))
         case "pop":
             return _format_command(
-                command, await _choose_prompt(controller, "Which message to return to, with a summary?")
+                command, await _choose_prompt(controller, "Go back to which message? A summary is added.")
             )
         case "branches":
             return await _choose_branch(controller)
@@ -82,7 +87,7 @@ async def _prompt_for_required(
 async def _prompt_for_argument(
     controller: SessionController, command: Command, argument: Argument, choose_entry: ChooseEntry
 ) -> str | None:
-    title = f"/{command.name}: {argument.name.lower()}?"
+    title = f"/{command.name} {argument.name}"
     if argument.complete is complete_places:
         return await choose_entry(title)
     if argument.complete is not None:
@@ -137,6 +142,34 @@ async def _choose_branches_to_compare(controller: SessionController) -> str | No
 
 def _format_command(command: Command, argument: str | None) -> str | None:
     return None if argument is None else f"/{command.name} {quote_word(argument)}"
+
+
+class AppHost:
+    """Gives commands access to the app."""
+
+    def __init__(self, app: SessionApp) -> None:
+        self._app = app
+
+    async def choose_entry(self, controller: SessionController) -> EntryId | None:
+        return await self._app.choose_entry("Choose an entry")
+
+    async def choose_branch(self, session: Session) -> Branch | None:
+        return await self._app.enter_session(session)
+
+    def is_open_elsewhere(self, place: str) -> bool:
+        return is_session_open(place)
+
+    def refresh(self) -> None:
+        self._app.chat.reload()
+
+    def set_editor_text(self, text: str) -> None:
+        self._app.chat.edit_message(text)
+
+    def copy(self, text: str) -> str | None:
+        return send_to_clipboard(self._app, text)
+
+    def quit(self) -> None:
+        self._app.request_quit()
 
 
 def build_app_commands(app: SessionApp) -> CommandRegistry:

@@ -46,7 +46,7 @@ CHAT = (
     Key("sessions", "ctrl+r", "open the session picker"),
     Key("models", "ctrl+l", "choose a model"),
     Key("thinking", "shift+tab", "cycle the thinking level"),
-    Key("unfold", "ctrl+o", "expand or collapse tool output and thoughts"),
+    Key("unfold", "ctrl+o", "expand or collapse tool output and thinking"),
     Key("browse", "ctrl+up", "browse the conversation block by block"),
     Key("page_up", "pageup", "scroll up a page"),
     Key("page_down", "pagedown", "scroll down a page"),
@@ -77,8 +77,8 @@ TREE = (
     Key("tree_page_down", "pagedown,right", "scroll down a page"),
     Key("tree_first", "home", "first row"),
     Key("tree_last", "end", "last row"),
-    Key("tree_turn_up", "alt+up", "previous message of the user or the assistant"),
-    Key("tree_turn_down", "alt+down", "next message of the user or the assistant"),
+    Key("tree_turn_up", "alt+up", "previous user or assistant message"),
+    Key("tree_turn_down", "alt+down", "next user or assistant message"),
     Key(
         "tree_fold", "ctrl+left,alt+left", "collapse the segment; inside it, go to its start, then to the segment above"
     ),
@@ -94,13 +94,13 @@ TREE = (
     Key("tree_user_only", "ctrl+u", "toggle the filter for user messages"),
     Key("tree_labeled_only", "ctrl+l", "toggle the filter for labeled entries"),
     Key("tree_all", "ctrl+a", "toggle between all entries and the default filter"),
-    Key("tree_label", "L,shift+l", "label the entry (if no search is active)"),
+    Key("tree_label", "L,shift+l", "label the entry (not during a search)"),
     Key("tree_copy", "ctrl+x", "copy the text of the entry"),
-    Key("tree_detail", "tab", "show the entry, then the context of the model, then neither"),
+    Key("tree_detail", "tab", "cycle the details: entry, model context, off"),
     Key("tree_detail_up", "ctrl+up", "scroll the details up"),
     Key("tree_detail_down", "ctrl+down", "scroll the details down"),
     Key("tree_mark", "ctrl+k", "mark the entry; two marked entries are compared"),
-    Key("tree_beside", "ctrl+e", "compare the two marked entries on the whole screen"),
+    Key("tree_beside", "ctrl+e", "compare the two marked entries full screen"),
 )
 
 AREAS: dict[str, tuple[Key, ...]] = {

@@ -1,4 +1,4 @@
-"""Commands: output, time limits, and ending all processes."""
+"""Commands: output, time limits, ending all processes, and the environment."""
 
 from __future__ import annotations
 
@@ -15,10 +15,17 @@ from pathlib import Path
 
 import pytest
 
+import sessiontree as st
+from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output_limits as limits
-from sessiontree.agent.tools.command_runner import CommandError, run_command
+from sessiontree.agent.tools.bash_tool import CommandError, run_command
+from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
+from sessiontree.config import Config, ModelSettings, ToolSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.providers import PROVIDERS
+from sessiontree.model.scripted import ScriptedModel
 from tests.agent.conftest import find_processes
 from tests.agent.tools.conftest import Call, get_text
 
@@ -107,10 +114,10 @@ async def test_aborting_ends_the_whole_process_group(call: Call) -> None:
     command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
     begun = asyncio.Event()
     task = asyncio.create_task(call(bash, command=command, update=lambda said: begun.set()))
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 20)
 
     task.cancel()
-    output = await asyncio.wait_for(task, 5)
+    output = await asyncio.wait_for(task, 20)
 
     assert get_text(output) == "begun\n\nThe command was aborted."
     assert not find_processes(mark)
@@ -123,12 +130,12 @@ async def test_a_second_abort_kills_a_command_at_once_and_keeps_its_output(call:
     task = asyncio.create_task(
         call(bash, command=command, update=lambda said: (asked if "asked" in said else begun).set())
     )
-    await asyncio.wait_for(begun.wait(), 5)
+    await asyncio.wait_for(begun.wait(), 20)
 
     task.cancel()
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(asked.wait(), 20)
     task.cancel()
-    output = await asyncio.wait_for(task, 5)
+    output = await asyncio.wait_for(task, 20)
 
     assert get_text(output).startswith("begun\n")
     assert get_text(output).endswith("The command was aborted.")
@@ -160,7 +167,7 @@ async def test_background_processes_may_print_any_amount(call: Call, background:
 def test_background_processes_outlive_the_program(folder: Path, background: BackgroundProcess) -> None:
     program = f"""
 import asyncio
-from sessiontree.agent.tools.command_runner import run_command
+from sessiontree.agent.tools.bash_tool import run_command
 asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
@@ -249,7 +256,7 @@ def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(mo
     os.unlink(tail.path)
 
 
-def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
+def test_a_character_split_across_two_reads_is_decoded() -> None:
     tail = OutputTail()
 
     assert tail.append("ü".encode()[:1]) + tail.append("ü".encode()[1:]) == "ü"
@@ -258,3 +265,83 @@ def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
 
 def test_escape_sequences_are_removed() -> None:
     assert strip_controls("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"
+
+
+# The environment of commands: no API keys and no passwords, whatever the configuration
+
+KEYS = sorted(name for provider in PROVIDERS.values() for name in provider.keys)
+SECRETS = [
+    *KEYS,
+    "QWEN_KEY",
+    "SESSIONTREE_STORE",
+    "PGPASSWORD",
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "SSH_AUTH_SOCK",
+]
+SETTINGS = Config(
+    tools=ToolSettings(environment=("NODE_ENV", "OPENAI_API_KEY", "QWEN_KEY", "SESSIONTREE_STORE")),
+    models={"vllm:qwen": ModelSettings(key_variable="QWEN_KEY")},
+)
+
+
+@pytest.fixture
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SECRETS:
+        monkeypatch.setenv(name, f"secret of {name}")
+    monkeypatch.delenv("SESSIONTREE_STORE")
+    monkeypatch.setenv("NODE_ENV", "test")
+    monkeypatch.setenv("LC_TIME", "C")
+
+
+@pytest.mark.usefixtures("secrets")
+async def test_the_bash_tool_does_not_leak_secrets_into_the_session(tmp_path: Path) -> None:
+    session = st.memory(cwd=str(tmp_path))
+    model = ScriptedModel([ToolCall("c1", "bash", {"command": "env"}), "Done."])
+    agent = Agent(session.head, model, st.builtin_tools("bash"), settings=SETTINGS, cwd=str(tmp_path))
+
+    await agent.run("Go")
+
+    raw = b"".join(entry.raw for entry in session.tree)
+    assert b"PATH=" in raw
+    assert b"NODE_ENV=test" in raw
+    assert b"secret of" not in raw
+
+
+@pytest.mark.usefixtures("secrets")
+async def test_a_command_of_the_user_does_not_leak_secrets_into_the_session(tmp_path: Path) -> None:
+    session = st.memory(cwd=str(tmp_path))
+    agent = Agent(session.head, ScriptedModel([]), settings=SETTINGS, cwd=str(tmp_path))
+
+    ran = await agent.run_bash("env")
+
+    assert "PATH=" in ran.output
+    assert "NODE_ENV=test" in ran.output
+    assert "secret of" not in ran.output
+
+
+@pytest.mark.usefixtures("secrets")
+async def test_commands_without_an_agent_get_a_clean_environment(tmp_path: Path) -> None:
+    ran = await run_command("env", cwd=str(tmp_path))
+
+    assert "secret of" not in ran.output
+    assert "LC_TIME=C" in ran.output
+
+
+@pytest.mark.usefixtures("secrets")
+def test_a_proxy_variable_is_passed_unless_it_contains_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://ada:lovelace@proxy.example:3128")
+
+    given = clean_environment()
+
+    assert given["https_proxy"] == "http://proxy.example:3128"
+    assert "HTTP_PROXY" not in given
+
+
+@pytest.mark.usefixtures("secrets")
+def test_no_configuration_can_pass_an_api_key_to_a_command() -> None:
+    given = clean_environment(SETTINGS)
+
+    assert given["NODE_ENV"] == "test"
+    assert [name for name in SECRETS if name in given] == []

@@ -16,7 +16,7 @@ from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
 from sessiontree.agent.tools.file_tools import MAX_DIFFED_BYTES
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
 from sessiontree.agent.tools.unified_diff import MAX_DIFF_CHARS
-from sessiontree.model.request_cleanup import Image, ImageFilter
+from sessiontree.model.request_images import ImageFilter, RequestImage
 from tests.agent.tools.conftest import Call, get_text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -68,7 +68,7 @@ async def test_replacing_a_file_is_reported_for_every_spelling_of_its_path(call:
         assert get_text(await call(write, path=path, content="new")) == f"Replaced {path}: 3 bytes."
 
 
-async def test_a_partial_read_says_how_to_continue(call: Call, folder: Path) -> None:
+async def test_a_partial_read_explains_how_to_continue(call: Call, folder: Path) -> None:
     (folder / "a").write_text("".join(f"{number}\n" for number in range(1, 11)))
 
     said = get_text(await call(read, path="a", offset=3, limit=2))
@@ -121,7 +121,7 @@ async def test_the_largest_readable_image_can_be_sent(call: Call, folder: Path) 
     (folder / "larger.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES + 1, b"\0"))
 
     message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
-    assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), Image)
+    assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), RequestImage)
     with pytest.raises(ToolError, match=r"limited to 3\.75 MB"):
         await call(read, path="larger.png")
 
@@ -246,7 +246,7 @@ async def test_an_edit_replaces_one_piece_and_shows_the_diff(call: Call, folder:
 async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, folder: Path) -> None:
     (folder / "a").write_text("x\ny\nx\n")
 
-    with pytest.raises(ToolError, match="2 times, at lines 1, 3"):
+    with pytest.raises(ToolError, match=r"2 times in \w+, at lines 1, 3"):
         await call(edit, path="a", old_text="x", new_text="z")
     assert (folder / "a").read_text() == "x\ny\nx\n"
 
@@ -257,7 +257,7 @@ async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, fol
 async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Path) -> None:
     (folder / "a").write_text("}\n}\n}\n")
 
-    with pytest.raises(ToolError, match="2 times, at lines 1, 2"):
+    with pytest.raises(ToolError, match=r"2 times in \w+, at lines 1, 2"):
         await call(edit, path="a", old_text="}\n}\n", new_text="}\n")
     assert (folder / "a").read_text() == "}\n}\n}\n"
 

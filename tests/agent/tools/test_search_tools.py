@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools import find, gitignore, grep, ls, search_tools
-from sessiontree.agent.tools.gitignore import compile_glob, parse_ignore_rule, walk_files
+from sessiontree.agent.tools import file_access, find, grep, ls, search_tools
+from sessiontree.agent.tools.file_access import compile_glob, parse_ignore_rule, walk_files
 from sessiontree.agent.tools.output_limits import write_full_output
 from tests.agent.tools.conftest import Call, create_caller, get_text
 
@@ -301,7 +301,7 @@ def test_unreadable_folders_are_reported(folder: Path, monkeypatch: pytest.Monke
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return listed(path)
 
-    monkeypatch.setattr(gitignore.os, "scandir", refuse)
+    monkeypatch.setattr(file_access.os, "scandir", refuse)
 
     found = search_tools.find_files(str(folder), search_tools.FindArguments(pattern="*.py"))
     assert (found.lines, found.skipped) == (["a.py", "binary.py"], "2 unreadable folders")

@@ -1,11 +1,12 @@
 """Listings say what opening the sessions says, and one bad file spoils nothing."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ import sessiontree as st
 from sessiontree.home import get_home
 from sessiontree.library.index import listing, sqlite
 from sessiontree.library.session_files import get_file_stamp, list_session_files
-from tests.builders import file_of, header
+from tests.builders import build_file, header
 from tests.library.session_folders import TIME, expected, found, only, put, say, told
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
@@ -122,10 +123,10 @@ def test_one_bad_file_never_spoils_a_listing(shelf: Path) -> None:
     put(shelf, "good", header(id="good"), say("a", None, "x"))
     (shelf / "empty.jsonl").write_bytes(b"")
     (shelf / "garbage.jsonl").write_bytes(os.urandom(5000))
-    (shelf / "torn.jsonl").write_bytes(file_of(header(id="torn"), say("a", None, "x"))[:-9])
+    (shelf / "torn.jsonl").write_bytes(build_file(header(id="torn"), say("a", None, "x"))[:-9])
     (shelf / "other.jsonl").write_bytes(b'{"type":"message"}\n')
     (shelf / "folder.jsonl").mkdir()
-    (shelf / "nobody.jsonl").write_bytes(file_of(header()))
+    (shelf / "nobody.jsonl").write_bytes(build_file(header()))
     os.mkfifo(shelf / "pipe.jsonl")
     (shelf / "loop.jsonl").symlink_to("loop.jsonl")
     (shelf / "link.jsonl").symlink_to("good.jsonl")
@@ -165,7 +166,7 @@ def test_a_file_removed_during_a_listing_is_listed_with_the_error(shelf: Path) -
 def test_file_names_that_are_not_utf8_are_listed(shelf: Path) -> None:
     path = os.path.join(os.fsencode(shelf), b"\xff.jsonl")
     with open(path, "wb") as file:
-        file.write(file_of(header(name="n\ud800"), say("a", None, "x")))
+        file.write(build_file(header(name="n\ud800"), say("a", None, "x")))
 
     for _ in range(2):
         summary = only(shelf)
@@ -211,3 +212,95 @@ def test_removed_files_are_removed_from_the_index(shelf: Path, index: Path) -> N
 def test_nothing_is_made_where_there_is_nothing_to_list(home: Path) -> None:
     assert (st.sessions(), st.sessions(all=True), st.search("x", all=True)) == ([], [], [])
     assert not home.exists()
+
+
+# Reading in several processes
+
+
+def test_reader_processes_return_the_same_scans_as_one_process(shelf: Path, index: Path, monkeypatch) -> None:
+    for number in range(12):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, f"apple {number}"), say("b", "a", "x"))
+    put(shelf, "bad", "nonsense")
+    put(shelf, "orphan", header(id="orphan"), say("a", "gone", "apple"))
+    with open(os.path.join(os.fsencode(shelf), b"\xff.jsonl"), "wb") as file:
+        file.write(build_file(header(id="odd")))
+    alone = st.sessions(dir=shelf)
+    index.unlink()
+    monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    started: list[listing.ReaderProcess] = []
+    real = listing.ReaderProcess.iter_scans
+
+    def readings(helper: listing.ReaderProcess) -> Any:
+        started.append(helper)
+        return real(helper)
+
+    monkeypatch.setattr(listing.ReaderProcess, "iter_scans", readings)
+
+    assert st.sessions(dir=shelf) == alone
+    assert [len(helper.share) > 0 for helper in started] == [True, True]
+    assert st.sessions(dir=shelf) == alone
+    assert len(found("apple", shelf)) == 13
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/bin/true", "/nowhere", ""])
+def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monkeypatch, program: str) -> None:
+    for number in range(5):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+    monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    monkeypatch.setattr(sys, "executable", program)
+
+    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+
+
+def test_no_helper_is_left_alone_when_another_cannot_start(shelf: Path, monkeypatch) -> None:
+    for number in range(5):
+        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+    monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def only_one(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        started.append(start(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", only_one)
+
+    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+    assert [process.returncode is not None for process in started] == [True]
+
+
+def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    put(shelf, "s", header(), say("a", None, "apple"))
+    helper = listing.ReaderProcess(list_session_files(str(shelf)))
+
+    helper._process.wait()
+    assert helper._process.returncode == 0
+    assert helper._read_finished() == 1
+    assert [reading.summary for reading in helper.iter_scans()] == st.sessions(dir=shelf)
+    helper.close()
+
+
+def test_a_partially_written_scan_of_a_reader_process_is_ignored(shelf: Path) -> None:
+    for name in "ab":
+        put(shelf, name, header(id=name))
+    helper = listing.ReaderProcess(list_session_files(str(shelf)))
+    helper._process.wait()
+    size = os.fstat(helper._output.fileno()).st_size
+
+    for cut in (size - 1, size // 2 + 3, 3):
+        helper._output.truncate(cut)
+        helper._finished, helper._position = [], 0
+        assert helper._read_finished() == (cut > size // 2)
+        assert {reading.summary.id for reading in helper.iter_scans()} == {"a", "b"}
+    helper._output.write(b"\0" * 7 + b"\1\xc1")
+    helper._output.flush()
+    assert helper._read_finished() == 0
+    helper.close()

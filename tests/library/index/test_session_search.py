@@ -23,7 +23,7 @@ from sessiontree.library import catalog
 from sessiontree.library.index import session_search, session_summary, word_index
 from sessiontree.library.session_files import OpenStore, get_sessions_folder
 from sessiontree.store.range_reader import RangeReader
-from tests.builders import file_of, header
+from tests.builders import build_file, header
 from tests.library.session_folders import TIME, found, only, put, say
 
 
@@ -102,7 +102,7 @@ def test_punctuation_is_compared_too(shelf: Path) -> None:
 
 def test_letters_that_are_escaped_in_the_file_are_found(shelf: Path) -> None:
     (shelf / "s.jsonl").write_bytes(
-        file_of(
+        build_file(
             header(), '{"type":"message","id":"a","message":{"role":"user","content":"\\u0063ache\\nd\\u00e9j\\u00e0"}}'
         )
     )
@@ -198,7 +198,7 @@ def test_lines_too_old_to_be_hits_are_not_decoded(shelf: Path, monkeypatch) -> N
 
 
 @pytest.mark.parametrize("piece", [1, 100, 1000])
-def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, piece: int) -> None:
+def test_every_line_is_searched_with_any_block_size(shelf: Path, monkeypatch, piece: int) -> None:
     monkeypatch.setattr(session_search, "RANGE_SIZE", piece)
     put(shelf, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
 
@@ -218,7 +218,7 @@ def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_a_hit_in_a_sound_session_does_not_open_all_of_it(shelf: Path, monkeypatch) -> None:
+def test_a_hit_in_an_undamaged_session_does_not_load_all_of_it(shelf: Path, monkeypatch) -> None:
     put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"), say("c", "a", "cherry"))
 
     def load(session: st.Session) -> None:

@@ -15,7 +15,7 @@ from sessiontree.format.digest import Digest
 from sessiontree.library.index import session_search, session_summary, word_index
 from sessiontree.store.batch_journal import write_note
 from sessiontree.store.range_reader import RangeReader
-from tests.builders import file_of, header
+from tests.builders import build_file, header
 from tests.library.session_folders import expected, found, only, put, say, told
 
 
@@ -32,7 +32,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return starts
 
 
-def test_a_file_as_it_was_is_not_read_again(shelf: Path, monkeypatch) -> None:
+def test_an_unchanged_file_is_not_read_again(shelf: Path, monkeypatch) -> None:
     put(shelf, "s", header(), say("a", None, "x"))
     before = only(shelf)
     starts = reads(monkeypatch)
@@ -62,15 +62,15 @@ def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Pa
     starts = reads(monkeypatch)
 
     with path.open("ab") as file:
-        file.write(file_of(say("b", "a", "y"), say("c", "b", "z"))[:-5])
+        file.write(build_file(say("b", "a", "y"), say("c", "b", "z"))[:-5])
     torn = only(shelf)
     with path.open("ab") as file:
-        file.write(file_of(say("c", "b", "z"))[-5:])
+        file.write(build_file(say("c", "b", "z"))[-5:])
     whole = only(shelf)
 
     assert (torn.entry_count, torn.is_damaged) == (2, True)
     assert (whole.entry_count, whole.is_damaged) == (3, False)
-    assert starts == [size, size + len(file_of(say("b", "a", "y")))]
+    assert starts == [size, size + len(build_file(say("b", "a", "y")))]
 
 
 def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
     assert (only(shelf).entry_count, found("y", shelf)) == (2, ["b"])
 
     with path.open("ab") as file:
-        file.write(b"\n" + file_of(say("c", "b", "w")))
+        file.write(b"\n" + build_file(say("c", "b", "w")))
 
     assert (only(shelf).entry_count, only(shelf).is_damaged) == (3, False)
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
@@ -91,7 +91,7 @@ def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Pa
     assert (only(shelf).entry_count, only(shelf).is_damaged, found("apple", shelf)) == (1, False, ["a"])
 
     with path.open("ab") as file:
-        file.write(file_of(say("b", "a", "berry")))
+        file.write(build_file(say("b", "a", "berry")))
 
     for _ in range(2):
         assert told(only(shelf)) == expected(path)
@@ -99,7 +99,7 @@ def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Pa
         assert found("apple", shelf) == found("berry", shelf) == []
 
     with path.open("ab") as file:
-        file.write(file_of(say("c", None, "cherry")))
+        file.write(build_file(say("c", None, "cherry")))
 
     assert told(only(shelf)) == expected(path)
     assert (only(shelf).entry_count, only(shelf).is_damaged, found("cherry", shelf)) == (1, True, ["c"])
@@ -125,7 +125,7 @@ def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Pat
 def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     start = path.stat().st_size
-    rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
+    rest = build_file(say("b", "a", "berry"), say("c", "b", "cherry"))
     with open(f"{path}.lock", "wb", buffering=0) as lock:
         write_note(lock.fileno(), start, rest.splitlines())
     with path.open("ab") as file:
@@ -234,7 +234,7 @@ def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monke
     for size in (1, 100, 1024, 2000, 4095):
         lines = b"".join(b"x" * size + b"\n" for _ in range(50))
         path = shelf / f"{size}.jsonl"
-        path.write_bytes(file_of(header()) + lines)
+        path.write_bytes(build_file(header()) + lines)
         session_summary.check_size(str(path))
 
 
@@ -264,11 +264,11 @@ def test_a_replaced_file_is_read_again(shelf: Path, change: str) -> None:
     assert (only(shelf).entry_count, found("berry", shelf)) == (2, ["b"])
 
     new = {
-        "replaced": file_of(header(name="other"), say("a", None, "apple"), say("c", "a", "cherry")),
-        "truncated": file_of(header(), say("a", None, "apple")),
-        "rewritten": file_of(header(), say("c", None, "cherry")),
-        "same size": file_of(header(), say("a", None, "apple"), say("c", "a", "grape")),
-        "rewritten and longer": file_of(header(), *(say(f"c{n}", None, "cherry") for n in range(9))),
+        "replaced": build_file(header(name="other"), say("a", None, "apple"), say("c", "a", "cherry")),
+        "truncated": build_file(header(), say("a", None, "apple")),
+        "rewritten": build_file(header(), say("c", None, "cherry")),
+        "same size": build_file(header(), say("a", None, "apple"), say("c", "a", "grape")),
+        "rewritten and longer": build_file(header(), *(say(f"c{n}", None, "cherry") for n in range(9))),
     }[change]
     if change == "replaced":
         other = shelf / "other"
@@ -291,7 +291,7 @@ def test_a_name_overwritten_by_another_program_is_noticed(shelf: Path) -> None:
     with path.open("r+b") as file:
         file.write((slot % "two").encode())
         file.seek(0, os.SEEK_END)
-        file.write(file_of(say("b", "a", "y")))
+        file.write(build_file(say("b", "a", "y")))
 
     assert (only(shelf).name, only(shelf).entry_count) == ("two", 2)
 

@@ -17,7 +17,7 @@ import pytest
 import sessiontree as st
 from sessiontree.library.index import listing, sqlite, word_index
 from sessiontree.store.lock import FileLock
-from tests.builders import file_of, header
+from tests.builders import build_file, header
 from tests.library.session_folders import found, only, put, say
 
 
@@ -238,7 +238,7 @@ def test_concurrent_updates_of_the_index_are_not_overwritten(shelf: Path, index:
             if name not in raced:
                 raced.append(name)
                 with path.open("ab") as file:
-                    file.write(file_of(say(f"b{len(raced)}", "a", "berry")))
+                    file.write(build_file(say(f"b{len(raced)}", "a", "berry")))
                 other()
             return real(*arguments, **named)
 

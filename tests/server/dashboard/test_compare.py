@@ -37,7 +37,7 @@ def list_columns(page: Any) -> list[str]:
     return page.locator(".column h2").all_text_contents()
 
 
-def test_an_answer_that_comes_after_a_later_one_changes_nothing(serve: Serve, visit: Visit, session: Session) -> None:
+def test_a_late_response_does_not_replace_a_newer_one(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
     held = HeldRequests(page, "**/compare", most=1)
@@ -55,7 +55,7 @@ def test_an_answer_that_comes_after_a_later_one_changes_nothing(serve: Serve, vi
     assert find_metric_select(page).input_value() == "cost"
 
 
-def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visit: Visit, session: Session) -> None:
+def test_a_failed_comparison_keeps_the_previous_one(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
     held = HeldRequests(page, "**/compare", most=1)
@@ -72,7 +72,7 @@ def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visi
     assert page.locator(".compare .notice.wrong").count() == 0
 
 
-def test_the_branches_that_are_shown_are_those_that_are_chosen(serve: Serve, visit: Visit, session: Session) -> None:
+def test_the_selected_branches_are_shown(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=dear")
     wait_for_verdict(page, "cheap has the lowest cost.")
     held = HeldRequests(page, "**/compare", most=1)
@@ -89,9 +89,7 @@ def test_the_branches_that_are_shown_are_those_that_are_chosen(serve: Serve, vis
     wait_for_verdict(page, "terse has the lowest cost.")
 
 
-def test_no_winner_is_named_among_branches_that_could_not_be_compared(
-    serve: Serve, visit: Visit, session: Session
-) -> None:
+def test_a_failed_comparison_of_other_branches_shows_no_winner(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
     held = HeldRequests(page, "**/compare", most=1)

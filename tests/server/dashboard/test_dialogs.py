@@ -75,7 +75,7 @@ def ask_to_promote(page: Any) -> None:
     ("ask", "said"),
     [(ask_to_go, "Moved main"), (ask_to_merge, "Merged into main"), (ask_to_promote, "Promoted")],
 )
-def test_the_branch_that_a_dialog_names_is_the_one_that_moves(
+def test_a_dialog_moves_the_branch_that_it_names(
     serve: Serve, visit: Visit, session: Session, ask: Callable[[Any], None], said: str
 ) -> None:
     """Also when another client has switched to another branch meanwhile."""
@@ -91,9 +91,7 @@ def test_the_branch_that_a_dialog_names_is_the_one_that_moves(
     assert [name for name in before if before[name] != after[name]] == ["main"]
 
 
-def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
-    serve: Serve, visit: Visit, session: Session
-) -> None:
+def test_a_late_response_of_a_closed_dialog_closes_no_other(serve: Serve, visit: Visit, session: Session) -> None:
     page = open_session(visit, serve(), session.id)
     held = HeldRequests(page, "**/merge")
     ask_to_merge(page)
@@ -177,9 +175,7 @@ def test_closing_the_dialog_prevents_opening_the_new_session(serve: Serve, visit
     assert page.url.endswith("#/swarms")
 
 
-def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
-    serve: Serve, visit: Visit, session: Session
-) -> None:
+def test_a_label_is_saved_even_if_a_filter_hides_its_entry(serve: Serve, visit: Visit, session: Session) -> None:
     marked = session.branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
@@ -196,9 +192,7 @@ def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_t
     assert session.tree.label(marked) == "mark"
 
 
-def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
-    serve: Serve, visit: Visit, session: Session
-) -> None:
+def test_a_label_removed_by_another_client_disappears(serve: Serve, visit: Visit, session: Session) -> None:
     marked = session.branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
@@ -210,7 +204,7 @@ def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
     page.wait_for_selector(".path .chip.label", state="detached")
 
 
-def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visit, session: Session) -> None:
+def test_keys_are_ignored_while_the_session_loads(serve: Serve, visit: Visit, session: Session) -> None:
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")
@@ -228,9 +222,7 @@ def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visi
     ask_to_merge(page)
 
 
-def test_what_can_be_done_is_there_before_the_whole_tree_is_loaded(
-    serve: Serve, visit: Visit, session: Session
-) -> None:
+def test_actions_are_available_before_the_whole_tree_is_loaded(serve: Serve, visit: Visit, session: Session) -> None:
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")

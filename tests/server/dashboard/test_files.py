@@ -25,7 +25,7 @@ def read_checksums() -> dict[str, str]:
     return {name: sum for sum, name in (line.split(maxsplit=1) for line in lines)}
 
 
-def test_what_is_vendored_is_as_it_was_published() -> None:
+def test_vendored_files_are_unchanged() -> None:
     kept = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS", "README.md"}
 
     assert kept == set(read_checksums())
@@ -33,7 +33,7 @@ def test_what_is_vendored_is_as_it_was_published() -> None:
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == sum, name
 
 
-def test_everything_vendored_has_its_version_and_licence_written_down() -> None:
+def test_vendored_files_have_a_version_and_a_licence() -> None:
     told = (VENDOR / "README.md").read_text()
 
     for path in VENDOR.glob("*.mjs"):
@@ -42,7 +42,7 @@ def test_everything_vendored_has_its_version_and_licence_written_down() -> None:
 
 
 @pytest.mark.parametrize("path", list_files(".js", ".mjs", ".css", ".html"), ids=lambda path: path.name)
-def test_no_file_of_the_page_names_a_foreign_address(path: Path) -> None:
+def test_no_file_of_the_page_contains_a_foreign_address(path: Path) -> None:
     found = re.findall(
         r"(?:https?:|wss?:)?//[\w.-]+\.\w+[^\s\"'`)]*", re.sub(r"^//# .*$", "", path.read_text(), flags=re.M)
     )
@@ -51,7 +51,7 @@ def test_no_file_of_the_page_names_a_foreign_address(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", list_files(".js"), ids=lambda path: path.name)
-def test_every_module_says_what_it_holds_and_imports_only_what_is_here(path: Path) -> None:
+def test_every_module_has_a_comment_and_imports_only_local_files(path: Path) -> None:
     text = path.read_text()
 
     assert text.startswith("// ")
@@ -60,7 +60,7 @@ def test_every_module_says_what_it_holds_and_imports_only_what_is_here(path: Pat
         assert (path.parent / target).is_file(), target
 
 
-def test_markup_is_made_of_text_in_one_place_only() -> None:
+def test_markup_is_parsed_in_one_place_only() -> None:
     makers = [
         path.name
         for path in list_files(".js")
@@ -70,7 +70,7 @@ def test_markup_is_made_of_text_in_one_place_only() -> None:
     assert makers == ["html.js"]
 
 
-def test_the_page_has_no_script_or_style_of_its_own() -> None:
+def test_the_page_has_no_inline_script_or_style() -> None:
     page = (STATIC / "index.html").read_text()
 
     assert re.findall(r"<script(?![^>]*\ssrc=)", page) == []

@@ -15,9 +15,9 @@ from tests.server.dashboard.conftest import Serve, Visit
 from tests.server.dashboard.site import run_dashboard
 
 LAY = """async (trees) => {
-  const { lay } = await import("/static/js/layout.js");
+  const { layOut } = await import("/static/js/layout.js");
   return trees.map((rows) => {
-    const { nodes, chains, lanes, depth } = lay(rows);
+    const { nodes, chains, lanes, depth } = layOut(rows);
     return {
       lanes, depth,
       nodes: nodes.map((node) => [node.chain.lane, node.depth, node.parent, node.children]),
@@ -50,14 +50,14 @@ def trees(browser: Any) -> Any:
     return laid
 
 
-def test_no_two_entries_stand_in_the_same_place(trees: Any) -> None:
+def test_no_two_entries_have_the_same_position(trees: Any) -> None:
     for tree in trees:
         places = [(lane, row) for lane, row, _, _ in tree["nodes"]]
         assert len(set(places)) == len(places)
         assert all(lane < tree["lanes"] and row < tree["depth"] for lane, row in places)
 
 
-def test_the_first_child_goes_on_in_its_lane_and_the_others_stand_to_the_right(trees: Any) -> None:
+def test_the_first_child_keeps_the_lane_and_others_are_to_the_right(trees: Any) -> None:
     for tree in trees:
         nodes = tree["nodes"]
         for lane, row, _, children in nodes:
@@ -79,10 +79,10 @@ def test_no_two_lines_cross(trees: Any) -> None:
                 assert not crosses
 
 
-LANES = """async (rows) => (await import("/static/js/layout.js")).lay(rows()).lanes"""
+LANES = """async (rows) => (await import("/static/js/layout.js")).layOut(rows()).lanes"""
 
 
-def test_branches_stand_beside_each_other_only_where_they_must(serve: Serve, visit: Visit) -> None:
+def test_branches_use_separate_lanes_only_if_they_overlap(serve: Serve, visit: Visit) -> None:
     """Short branches along a long conversation share a lane; ten thousand from one entry have one each."""
     along = """[...Array(1000).keys()].map((n) => ({ id: `t${n}`, parent: n ? `t${n - 1}` : null })).concat(
       [...Array(200).keys()].map((n) => ({ id: `s${n}`, parent: `t${5 * n}` })))"""
@@ -97,13 +97,13 @@ def test_branches_stand_beside_each_other_only_where_they_must(serve: Serve, vis
     assert lanes == [2, 10_000]
 
 
-def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) -> None:
+def test_the_path_to_the_leaf_is_a_straight_line(serve: Serve, visit: Visit) -> None:
     rows = build_random_tree(7)
     script = """async ([rows, leaves]) => {
-      const { lay, pathTo } = await import("/static/js/layout.js");
+      const { findPath, layOut } = await import("/static/js/layout.js");
       return leaves.map((leaf) => {
-        const layout = lay(rows, leaf);
-        return pathTo(layout, leaf).map((number) => layout.nodes[number].chain.lane);
+        const layout = layOut(rows, leaf);
+        return findPath(layout, leaf).map((number) => layout.nodes[number].chain.lane);
       });
     }"""
 
@@ -113,7 +113,7 @@ def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) ->
     assert all(set(lanes) == {0} for lanes in paths)
 
 
-def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, visit: Visit) -> None:
+def test_new_entries_are_filtered_as_on_the_server(serve: Serve, visit: Visit) -> None:
     """What `rows.js` says of an entry while one looks is what `outline` says when the page is loaded anew."""
     session = make_story()
     session.append(st.user("and now"))
@@ -129,8 +129,8 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
         said = {"text": extract_text(message.get("content")), "tools": [call.name for call in get_tool_calls(message)]}
         fresh.append({**place, **said})
     script = """async ([fresh, filters]) => {
-      const { join } = await import("/static/js/rows.js");
-      return filters.map((filter) => join([], fresh, filter, new Map()).map(({ id, parent }) => [id, parent]));
+      const { joinRows } = await import("/static/js/rows.js");
+      return filters.map((filter) => joinRows([], fresh, filter, new Map()).map(({ id, parent }) => [id, parent]));
     }"""
 
     site = serve()
@@ -144,10 +144,10 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
             assert parent == next(above, None), filter
 
 
-def test_what_hangs_on_a_row_that_is_gone_is_asked_for_anew(serve: Serve, visit: Visit) -> None:
+def test_a_new_entry_below_a_missing_row_requires_a_reload(serve: Serve, visit: Visit) -> None:
     script = """async ([rows, fresh, hidden]) => {
-      const { join } = await import("/static/js/rows.js");
-      return join(rows, fresh, "no-tools", new Map(hidden));
+      const { joinRows } = await import("/static/js/rows.js");
+      return joinRows(rows, fresh, "no-tools", new Map(hidden));
     }"""
     rows = [{"id": "asked", "parent": None}]
     said = {"type": "message", "role": "assistant", "text": "Done.", "tools": None}

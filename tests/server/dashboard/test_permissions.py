@@ -44,7 +44,7 @@ def answer(page: Any, label: str) -> None:
     page.wait_for_selector(".permission", state="detached")
 
 
-def test_typing_goes_on_while_a_question_comes_and_answers_nothing(
+def test_typing_continues_when_a_question_appears_and_does_not_answer_it(
     serve: Serve, visit: Visit, session: str, project: Path
 ) -> None:
     site = serve(ScriptedModel([TOUCH, "Done."]))
@@ -64,7 +64,7 @@ def test_typing_goes_on_while_a_question_comes_and_answers_nothing(
     assert field.input_value() == "y yes 1 "
 
 
-def test_a_question_shows_the_call_and_a_no_tells_the_model_why(
+def test_a_question_shows_the_call_and_a_refusal_gives_the_model_the_reason(
     serve: Serve, visit: Visit, session: str, project: Path
 ) -> None:
     model = ScriptedModel([TOUCH, "I see."])
@@ -75,16 +75,14 @@ def test_a_question_shows_the_call_and_a_no_tells_the_model_why(
     assert "Allow bash?" in shown
     assert "touch made" in shown
     page.get_by_label("Reason for the model").fill("not now")
-    answer(page, "No")
+    answer(page, "Deny")
     page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
 
     assert not (project / "made").exists()
     assert "denied by the user: not now" in str(model.requests[-1].messages[-1])
 
 
-def test_a_question_is_there_again_when_the_page_is_loaded_anew(
-    serve: Serve, visit: Visit, session: str, project: Path
-) -> None:
+def test_a_question_is_shown_again_after_a_reload(serve: Serve, visit: Visit, session: str, project: Path) -> None:
     site = serve(ScriptedModel([TOUCH, TOUCH, "Done."]))
     page = visit(site, f"/s/{session}/talk")
     prompt(page, "go")
@@ -98,7 +96,7 @@ def test_a_question_is_there_again_when_the_page_is_loaded_anew(
     assert (project / "made").exists()
 
 
-def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, session: str, project: Path) -> None:
+def test_the_mode_can_be_selected_before_the_prompt(serve: Serve, visit: Visit, session: str, project: Path) -> None:
     page = visit(serve(ScriptedModel([TOUCH, "Done."]), permission_mode="allow-all"), f"/s/{session}/talk")
     mode = page.get_by_label("Permission mode")
     assert mode.input_value() == "allow-all"
@@ -109,12 +107,12 @@ def test_the_mode_is_chosen_before_the_prompt(serve: Serve, visit: Visit, sessio
     assert not (project / "made").exists()
 
 
-def test_the_page_offers_no_mode_that_the_server_does_not_allow(serve: Serve, visit: Visit, session: str) -> None:
+def test_only_modes_that_the_server_allows_are_offered(serve: Serve, visit: Visit, session: str) -> None:
     page = visit(serve(ScriptedModel([])), f"/s/{session}/talk")
     choice = page.get_by_label("Permission mode")
     choice.wait_for()
 
-    assert choice.locator("option").all_inner_texts() == ["read only", "ask first"]
+    assert choice.locator("option").all_inner_texts() == ["Read only", "Ask first"]
 
 
 def test_on_a_phone_the_question_is_as_wide_as_the_composer_and_has_room_for_a_reason(
@@ -128,16 +126,16 @@ def test_on_a_phone_the_question_is_as_wide_as_the_composer_and_has_room_for_a_r
     card, writing = page.locator(".permission").bounding_box(), page.locator(".composer .write").bounding_box()
     assert (card["x"], card["width"]) == (writing["x"], writing["width"])
     assert page.get_by_label("Reason for the model").bounding_box()["width"] > 170
-    answer(page, "No")
+    answer(page, "Deny")
     page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
 
 
-def test_what_was_denied_is_told_above_the_composer(serve: Serve, visit: Visit, session: str) -> None:
+def test_denied_calls_are_listed_above_the_composer(serve: Serve, visit: Visit, session: str) -> None:
     site = serve(ScriptedModel([TOUCH, "I see."]))
     page = visit(site, f"/s/{session}/talk")
     prompt(page, "go")
     page.wait_for_selector(".permission button:not([disabled])")
-    answer(page, "No")
+    answer(page, "Deny")
 
     told = page.wait_for_selector(".said.on >> text=Denied: bash").bounding_box()
     writing = page.locator(".composer .write").bounding_box()

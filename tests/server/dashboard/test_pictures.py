@@ -40,7 +40,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_picture_is_there_in_its_size_and_in_the_page(name: str) -> None:
+def test_every_screenshot_exists_in_its_size_and_is_used(name: str) -> None:
     head = (IMAGES / f"{name}.png").read_bytes()[:24]
 
     assert struct.unpack(">II", head[16:24]) == NAMES[name]

@@ -53,14 +53,14 @@ def start_experiment(page: Any, runs: int, arms: dict[str, str], pattern: str | 
     page.wait_for_selector("form.ab")
     for index, (name, prompt) in enumerate(arms.items()):
         if index > 1:
-            page.get_by_role("button", name="Add an arm").click()
+            page.get_by_role("button", name="Add arm").click()
         arm = page.locator(".arm").nth(index)
         arm.get_by_label("Name").fill(name)
         arm.get_by_label("Prompt", exact=True).fill(prompt)
     if pattern is not None:
-        page.get_by_label("Add a scorer").last.select_option("matches")
+        page.get_by_label("Add scorer").last.select_option("matches")
         page.get_by_label("The answer matches the pattern").fill(pattern)
-    page.get_by_label("Runs of each arm").fill(str(runs))
+    page.get_by_label("Runs per arm").fill(str(runs))
     page.get_by_role("button", name="Run", exact=True).click()
 
 
@@ -76,7 +76,7 @@ def test_the_forms_offer_all_strategies_and_all_levels_of_thinking(serve: Serve,
     assert page.locator("select[name='A.thinking']").evaluate(options) == ["", *get_args(ThinkingLevel)]
 
 
-def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
+def test_an_experiment_runs_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = visit(serve(ScriptedModel([answer_by_prompt()] * 20)), f"/s/{session.id}/ab")
 
@@ -103,7 +103,7 @@ def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit
     assert {branch.name for branch in session.branches if branch.archived}
 
 
-def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visit: Visit) -> None:
+def test_the_cost_of_a_run_is_unknown_if_no_entry_records_it(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = visit(serve(ScriptedModel(["Yes."] * 2)), f"/s/{session.id}/ab")
 
@@ -114,7 +114,7 @@ def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visi
     assert [row.locator("td").nth(1).text_content() for row in page.locator(".result tbody tr").all()] == ["–", "–"]
 
 
-def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:
+def test_equal_arms_are_reported_as_not_enough_data(serve: Serve, visit: Visit) -> None:
     session = open_story()
     costs = {arm: iter((0.01, 0.02, 0.03)) for arm in ("Why so?", "Why?")}
 
@@ -133,7 +133,7 @@ def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> N
     page.wait_for_selector(".verdict.undecided")
 
 
-def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Serve, visit: Visit) -> None:
+def test_running_experiments_show_progress_and_can_be_stopped(serve: Serve, visit: Visit) -> None:
     session = open_story()
     answers: list[Script] = [build_priced_answer("Quick.", 0.01), *([["Slow ", Delay(60)]] * 9)]
     page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
@@ -146,7 +146,7 @@ def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Se
     assert "stopped" in page.locator(".experiments > .notice.wrong").text_content()
 
 
-def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+def test_a_failed_request_for_runs_is_retried(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = visit(serve(ScriptedModel([build_priced_answer("Quick.", 0.01)] * 2)), f"/s/{session.id}/ab")
     held = HeldRequests(page, "**/api/experiments/*", most=1)
@@ -172,11 +172,11 @@ def record_experiment_requests(page: Any) -> list[str]:
     return asked
 
 
-def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve: Serve, visit: Visit) -> None:
+def test_a_fork_shows_an_experiment_as_of_the_fork_and_does_not_poll(serve: Serve, visit: Visit) -> None:
     session, model = open_story(), ScriptedModel(["Yes."] * 2)
     arms = [Arm(name="one", prompt="Why?"), Arm(name="other", prompt="Why so?")]
     made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
-    forked = st.fork(session, whole=True)
+    forked = session.fork(whole=True)
     hold = open_lease(session, made.id)
     assert hold.acquire()
     site = serve()
@@ -195,7 +195,7 @@ def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve:
     hold.release()
 
 
-def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: Visit) -> None:
+def test_a_missing_experiment_is_requested_once(serve: Serve, visit: Visit) -> None:
     session, site = open_story(), serve()
     page = visit(site)
     page.clock.install()
@@ -209,7 +209,7 @@ def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: 
     assert len(asked) == 1
 
 
-def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+def test_a_failed_request_for_a_swarm_is_retried(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
     page.wait_for_selector(".says.live >> text=Words that come")
@@ -257,7 +257,7 @@ def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> 
     assert "Seen from side 2." in " ".join(page.locator(".column").all_text_contents())
 
 
-def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(serve: Serve, visit: Visit) -> None:
+def test_a_partly_filled_form_stays_when_another_client_creates_a_swarm(serve: Serve, visit: Visit) -> None:
     page = visit(serve(), "/swarms")
     page.wait_for_selector("text=No swarms yet.")
     page.get_by_role("textbox", name="Task").fill("Look at ")
@@ -276,7 +276,7 @@ def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(
     assert page.get_by_role("textbox", name="Task").input_value() == "Look at swarms"
 
 
-def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serve: Serve, visit: Visit) -> None:
+def test_a_failed_list_of_swarms_is_reported_until_it_loads(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
     held = HeldRequests(page, "**/api/swarms?*", most=1)
     page.keyboard.press("w")
@@ -290,7 +290,7 @@ def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serv
     assert page.locator(".notice.wrong").count() == 0
 
 
-def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> None:
+def test_a_running_swarm_can_be_watched_and_stopped(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]] * 4)), "/swarms")
 
     page.get_by_label("Name").fill("slow")
@@ -306,7 +306,7 @@ def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> N
     page.wait_for_selector(".list .chip >> text=cancelled")
 
 
-def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Serve, visit: Visit) -> None:
+def test_the_session_of_a_swarm_shows_when_no_agent_is_running(serve: Serve, visit: Visit) -> None:
     door = threading.Event()
 
     async def behind_the_door(request: Request) -> str:
@@ -333,7 +333,7 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
     page.wait_for_selector(".path >> text=Look at the tests too.")
 
 
-def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serve, visit: Visit) -> None:
+def test_the_branch_of_a_paused_agent_is_read_only(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
     page.wait_for_selector(".says.live >> text=Words that come")
@@ -377,7 +377,7 @@ def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit:
 LINES = "\n".join(f"line {number}" for number in range(500))
 
 
-def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None:
+def test_the_end_of_an_answer_is_visible_while_it_streams(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([[LINES, Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
 
@@ -388,7 +388,7 @@ def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None
     assert page.locator(".says.live").evaluate(below) <= 1
 
 
-def test_what_came_of_an_agent_is_shown_from_its_beginning(serve: Serve, visit: Visit) -> None:
+def test_the_result_of_an_agent_is_shown_from_its_start(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([LINES])), "/swarms")
     start_swarm(page, agents=1)
 
@@ -448,7 +448,7 @@ def test_an_exhausted_swarm_resumes_with_a_larger_budget(serve: Serve, visit: Vi
     dear = [ToolCall("c1", "ls", {}), ScriptedUsage({"input": 100, "output": 10, "cost": 0.05})]
     page = visit(serve(ScriptedModel([dear, *[build_priced_answer("It is done.", 0.01)] * 2])), "/swarms")
     page.get_by_label("Dollars", exact=True).fill("0.04")
-    page.get_by_label("Tokens each", exact=True).fill("9000")
+    page.get_by_label("Tokens per agent", exact=True).fill("9000")
     page.get_by_label("Strategy").select_option("pipeline")
     start_swarm(page, agents=2)
     page.wait_for_selector("text=the budget is used up")
@@ -460,9 +460,9 @@ def test_an_exhausted_swarm_resumes_with_a_larger_budget(serve: Serve, visit: Vi
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Resume").click()
     assert page.locator("dialog").get_by_label("Dollars", exact=True).input_value() == "0.04"
-    assert page.locator("dialog").get_by_label("Tokens each", exact=True).input_value() == "9000"
+    assert page.locator("dialog").get_by_label("Tokens per agent", exact=True).input_value() == "9000"
     page.locator("dialog").get_by_label("Dollars", exact=True).fill("1")
-    page.locator("dialog").get_by_label("Tokens each", exact=True).fill("")
+    page.locator("dialog").get_by_label("Tokens per agent", exact=True).fill("")
     page.locator("dialog").get_by_role("button", name="Resume").click()
 
     page.wait_for_selector(".head .chip.branch >> text=completed")
@@ -514,7 +514,7 @@ def test_a_token_without_run_shows_a_hint(serve: Serve, visit: Visit) -> None:
     page.wait_for_selector(f".composer >> {words}")
 
 
-def test_a_session_that_is_only_read_says_why_nothing_is_run_in_it(serve: Serve, visit: Visit) -> None:
+def test_a_read_only_session_explains_why_agents_cannot_run(serve: Serve, visit: Visit) -> None:
     write_session_file(Redactor().redact_lines(list(make_story().read_lines())), name="redacted")
     page = visit(serve())
 

@@ -43,7 +43,7 @@ EVERY_ENTRY = """async () => {
 """Shows all entries of the path as the conversation does, a page at a time."""
 
 
-def test_a_hostile_session_runs_nothing_and_asks_for_nothing(serve: Serve, visit: Visit) -> None:
+def test_a_hostile_session_runs_no_code_and_makes_no_requests(serve: Serve, visit: Visit) -> None:
     """Payloads in every field of every entry: in the list, the tree, the conversation, comparison and search."""
     write_session_file(make_hostile_lines(PAYLOADS[::3]), name="hostile")
     site = serve()
@@ -71,7 +71,7 @@ def test_a_hostile_session_runs_nothing_and_asks_for_nothing(serve: Serve, visit
 
 
 @pytest.mark.parametrize("name", ["__proto__", "constructor", "toString", "valueOf", "hasOwnProperty"])
-def test_a_type_or_role_is_only_ever_a_name(serve: Serve, visit: Visit, name: str) -> None:
+def test_types_and_roles_are_only_used_as_names(serve: Serve, visit: Visit, name: str) -> None:
     """Also where it is the name of something that every object has."""
     head = {"timestamp": "2026-01-01T00:00:00.000Z"}
     lines = [
@@ -105,7 +105,7 @@ def test_the_token_leaves_the_address_and_scripts_cannot_read_the_cookie(serve: 
     assert cookie["value"] != site.secret
 
 
-def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
+def test_the_page_asks_again_after_a_wrong_token(serve: Serve, browser: Any) -> None:
     open_story()
     site = serve()
     context = browser.new_context()
@@ -136,7 +136,7 @@ def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None
         yield page, give, site
 
 
-def test_who_gives_a_token_while_the_server_is_away_is_told_so(
+def test_a_token_entered_while_the_server_is_down_shows_an_error(
     gate: tuple[Any, Callable[[str], None], DashboardSite],
 ) -> None:
     page, give, site = gate
@@ -155,7 +155,7 @@ def test_who_gives_a_token_while_the_server_is_away_is_told_so(
 
 
 @pytest.mark.parametrize("right_one_last", [True, False])
-def test_only_the_token_that_was_given_last_counts(
+def test_only_the_last_token_counts(
     gate: tuple[Any, Callable[[str], None], DashboardSite], right_one_last: bool
 ) -> None:
     page, give, site = gate
@@ -229,7 +229,7 @@ STEAL = """async ([url, secret]) => {
 }"""
 
 
-def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve, browser: Any, stranger: str) -> None:
+def test_a_page_of_another_origin_is_refused_even_with_the_token(serve: Serve, browser: Any, stranger: str) -> None:
     open_story()
     site: DashboardSite = serve()
     context = browser.new_context()
@@ -242,9 +242,7 @@ def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve,
     context.close()
 
 
-def test_a_page_on_another_port_gets_nothing_through_the_cookie_of_a_browser_that_is_signed_in(
-    serve: Serve, browser: Any, stranger: str
-) -> None:
+def test_a_page_on_another_port_cannot_use_the_cookie(serve: Serve, browser: Any, stranger: str) -> None:
     open_story()
     site: DashboardSite = serve()
     context = browser.new_context()
@@ -298,7 +296,7 @@ def test_all_text_has_enough_contrast_and_every_control_a_name(serve: Serve, vis
         assert nameless == [], route
 
 
-def test_the_keys_are_listed_and_focus_is_seen(serve: Serve, visit: Visit) -> None:
+def test_the_keys_are_listed_and_focus_is_visible(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
     page.wait_for_selector("text=No sessions yet.")
 

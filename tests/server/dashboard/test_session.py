@@ -25,7 +25,7 @@ from tests.server.dashboard.site import (
     run_dashboard,
     write_session_file,
 )
-from tests.shapes import lines_of
+from tests.shapes import build_lines
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 ROW, MARGIN = 30, 28
@@ -86,7 +86,7 @@ def choose_leaf(page: Any) -> None:
 # Reading
 
 
-def test_a_message_that_is_too_long_for_markup_is_shown_as_it_is(serve: Serve, visit: Visit) -> None:
+def test_a_message_too_long_for_markup_is_shown_as_plain_text(serve: Serve, visit: Visit) -> None:
     with st.create("long") as session:
         session.head.append(st.user("First words\n" + "and more words " * 8000 + "last words"))
     page = open_session(visit, serve(), session.id)
@@ -96,7 +96,7 @@ def test_a_message_that_is_too_long_for_markup_is_shown_as_it_is(serve: Serve, v
     assert page.locator(".path .entry.user pre").inner_text().startswith("First words\nand more")
 
 
-def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve, visit: Visit) -> None:
+def test_the_list_links_to_a_session_and_search_finds_messages(serve: Serve, visit: Visit) -> None:
     open_story()
     write_session_file(make_long_session(4), name="long", cwd="/p")
     site = serve()
@@ -114,7 +114,7 @@ def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve
     assert page.locator(".entry.chosen h3").text_content() == "Compaction"
 
 
-def test_a_search_tells_what_it_could_not_look_into(serve: Serve, visit: Visit) -> None:
+def test_a_search_lists_unreadable_sessions(serve: Serve, visit: Visit) -> None:
     file = open_story().file
     assert file is not None
     file.with_name("broken.jsonl").write_text("no session\n")
@@ -128,7 +128,7 @@ def test_a_search_tells_what_it_could_not_look_into(serve: Serve, visit: Visit) 
     page.wait_for_selector(".notice", state="detached")
 
 
-def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> None:
+def test_an_invalid_search_shows_an_error(serve: Serve, visit: Visit) -> None:
     open_story()
     page = visit(serve())
     page.wait_for_selector(".list li")
@@ -136,13 +136,13 @@ def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> Non
     page.get_by_role("searchbox").fill("since:yesterday")
 
     page.wait_for_selector(".notice.wrong >> text=invalid since")
-    assert page.get_by_text("No matches.").count() == 0
+    assert page.get_by_text("No matches").count() == 0
     page.get_by_role("searchbox").fill("quadratic")
     page.wait_for_selector(".hits li")
     assert page.locator(".notice.wrong").count() == 0
 
 
-def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit: Visit) -> None:
+def test_a_session_opens_at_its_leaf_next_to_its_tree(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -155,7 +155,7 @@ def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit
     assert page.evaluate("(w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window'))") < 2
 
 
-def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: Serve, visit: Visit) -> None:
+def test_selecting_an_entry_shows_its_path_and_escape_returns(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -164,17 +164,17 @@ def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: 
     page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     assert "I will read it first." in read_path(page)
-    assert "entry inside the tree" in page.locator(".composer").text_content()
+    assert "viewing an earlier entry" in page.locator(".composer").text_content()
     page.keyboard.press("Escape")
     wait_for_text(page, "25 ms instead")
 
 
-def test_a_session_that_is_before_everything_opens_at_the_root_of_its_tree(serve: Serve, visit: Visit) -> None:
+def test_a_session_at_the_root_opens_at_the_root_of_its_tree(serve: Serve, visit: Visit) -> None:
     with st.create("wide", cwd="/project") as session:
         root = session.append(st.user("It begins here."))
         for number in range(8):
             session.create_branch(f"way-{number}", at=root, current=False).append(st.assistant("And goes on."))
-        session.navigate("root")
+        session.navigate_sync("root")
     page = open_session(visit, serve(), session.id)
     page.wait_for_function("() => document.querySelector('#graph').dataset.drawn > 4")
 
@@ -183,7 +183,7 @@ def test_a_session_that_is_before_everything_opens_at_the_root_of_its_tree(serve
     wait_for_text(page, "It begins here.")
 
 
-def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) -> None:
+def test_the_tree_works_with_the_keyboard(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -201,7 +201,7 @@ def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) 
     assert page.evaluate("document.activeElement.tagName") == "ARTICLE"
 
 
-def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: Visit) -> None:
+def test_viewing_another_branch_does_not_move_the_session(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -214,7 +214,7 @@ def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: 
     assert session.heads.current == "dict"
 
 
-def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Serve, visit: Visit) -> None:
+def test_a_long_path_is_loaded_while_scrolling_and_never_as_a_whole(serve: Serve, visit: Visit) -> None:
     write_session_file(make_long_session(1000), name="long")
     site = serve()
     page = open_session(visit, site, "long")
@@ -230,7 +230,7 @@ def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Ser
     assert page.locator(".entry").count() <= 300
 
 
-def test_the_newest_entries_of_a_long_conversation_are_always_reached(serve: Serve, visit: Visit) -> None:
+def test_the_newest_entries_of_a_long_conversation_can_be_reached(serve: Serve, visit: Visit) -> None:
     session = st.open(write_session_file(build_branching_lines(500, every=1000, id="long"), name="long"))
     page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 499 ")
@@ -249,7 +249,7 @@ def test_the_newest_entries_of_a_long_conversation_are_always_reached(serve: Ser
     assert numbers == list(range(numbers[0], 500))
 
 
-def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, visit: Visit) -> None:
+def test_a_late_page_leaves_no_gap_in_the_conversation(serve: Serve, visit: Visit) -> None:
     write_session_file(build_branching_lines(500, every=1000, id="long"), name="long")
     page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 499 ")
@@ -267,7 +267,7 @@ def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, vi
     assert numbers == list(range(numbers[0], 500))
 
 
-def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) -> None:
+def test_the_scroll_position_stays_while_an_agent_runs(serve: Serve, visit: Visit) -> None:
     session = st.open(write_session_file(build_branching_lines(80, every=1000, id="read"), name="read"))
     page = open_session(visit, serve(), "read")
     wait_for_text(page, "number 79 ")
@@ -285,7 +285,7 @@ def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) 
     assert page.locator(".window").evaluate("window => window.scrollTop") == before
 
 
-def test_who_is_at_the_end_stays_there_however_much_comes_at_once(serve: Serve, visit: Visit) -> None:
+def test_a_view_at_the_end_stays_at_the_end_when_much_text_arrives(serve: Serve, visit: Visit) -> None:
     lines = build_branching_lines(480, every=1000, id="read")
     file = write_session_file(lines[:81], name="read")
     page = open_session(visit, serve(), "read")
@@ -304,7 +304,7 @@ def test_who_is_at_the_end_stays_there_however_much_comes_at_once(serve: Serve, 
 # Doing
 
 
-def test_the_composer_stays_when_the_chosen_head_of_a_branch_moves_on(serve: Serve, visit: Visit) -> None:
+def test_the_composer_stays_when_the_selected_head_advances(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
@@ -319,7 +319,7 @@ def test_the_composer_stays_when_the_chosen_head_of_a_branch_moves_on(serve: Ser
     assert page.get_by_label("Prompt on dict").input_value() == "please look uns"
 
 
-def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, visit: Visit) -> None:
+def test_selecting_the_head_of_another_branch_shows_that_branch(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
@@ -337,10 +337,10 @@ def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, 
     page.wait_for_selector(".composer.told")
 
 
-def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
+def test_a_held_key_acts_once(serve: Serve, visit: Visit) -> None:
     session = open_story()
     for _ in range(3):
-        session.navigate("HEAD~1")
+        session.navigate_sync("HEAD~1")
     page = open_session(visit, serve(), session.id)
     page.locator(".window").focus()
     asked: list[str] = []
@@ -354,7 +354,7 @@ def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
     assert len(asked) == 1
 
 
-def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit) -> None:
+def test_text_typed_while_a_message_is_sent_is_kept(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     held = DelayedResponse(page, "**/entries")
@@ -370,7 +370,7 @@ def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit)
     assert list(session.read_lines())[-1].count(b'"first"') == 1
 
 
-def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serve: Serve, visit: Visit) -> None:
+def test_a_saved_message_is_not_restored_as_a_draft_when_loading_fails(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     page.route("**/branches?*", lambda route: route.abort())
@@ -382,7 +382,7 @@ def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serv
     assert page.locator(".composer .notice").count() == 0
 
 
-def test_a_draft_stays_when_one_looks_at_something_else(serve: Serve, visit: Visit) -> None:
+def test_a_draft_is_kept_when_another_page_is_shown(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -401,7 +401,7 @@ def test_a_draft_stays_when_one_looks_at_something_else(serve: Serve, visit: Vis
     assert page.get_by_label("Prompt on dict").input_value() == "a long prompt"
 
 
-def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Visit) -> None:
+def test_a_draft_for_another_branch_shows_a_warning_before_it_is_sent(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     page.get_by_label("Add a message to dict").fill("for dict")
@@ -417,7 +417,7 @@ def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Vis
     wait_for_text(page, "for dict")
 
 
-def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve: Serve, visit: Visit) -> None:
+def test_the_warning_disappears_when_the_original_branch_is_shown_again(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     shown = page.get_by_label("Shown branch")
@@ -436,7 +436,7 @@ def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve
     wait_for_text(page, "for dict")
 
 
-def test_a_draft_is_sent_to_its_branch_when_that_has_another_name(serve: Serve, visit: Visit) -> None:
+def test_a_draft_is_sent_to_its_branch_after_a_rename(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     page.get_by_label("Add a message to dict").fill("for the same branch")
@@ -448,9 +448,7 @@ def test_a_draft_is_sent_to_its_branch_when_that_has_another_name(serve: Serve, 
 
 
 @pytest.mark.parametrize("away", ["c", "cache"])
-def test_a_message_that_could_not_be_sent_is_told_to_who_has_gone_elsewhere(
-    serve: Serve, visit: Visit, away: str
-) -> None:
+def test_a_message_that_was_not_sent_is_reported_on_other_pages(serve: Serve, visit: Visit, away: str) -> None:
     session = open_story()
     page = open_session(visit, serve(allow_run=False), session.id)
     held = HeldRequests(page, "**/entries")
@@ -471,7 +469,7 @@ def test_a_message_that_could_not_be_sent_is_told_to_who_has_gone_elsewhere(
     assert page.locator(".composer .notice").count() == 0
 
 
-def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Visit) -> None:
+def test_the_view_stays_when_a_move_is_refused(serve: Serve, visit: Visit) -> None:
     with st.create("fresh") as session:
         session.append(st.user("Begin."))
         session.create_branch("try", current=False).append(st.assistant("Tried."))
@@ -487,13 +485,11 @@ def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Vis
     assert "Tried." in read_path(page)
 
 
-def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at_since(
-    serve: Serve, visit: Visit
-) -> None:
+def test_a_late_response_to_a_move_does_not_change_the_view(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    session.navigate("HEAD~1")
+    session.navigate_sync("HEAD~1")
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     held = DelayedResponse(page, "**/undo")
     page.locator(".window").focus()
@@ -509,7 +505,7 @@ def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at
     assert "A second run takes 40 ms." in read_path(page)
 
 
-def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visit: Visit) -> None:
+def test_a_sent_message_is_shown_even_after_scrolling_far_up(serve: Serve, visit: Visit) -> None:
     write_session_file(build_branching_lines(500, every=1000, id="long"), name="long")
     page = open_session(visit, serve(allow_run=False), "long")
     wait_for_text(page, "number 499 ")
@@ -524,7 +520,7 @@ def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visi
     )
 
 
-def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, visit: Visit) -> None:
+def test_the_shown_branch_is_followed_when_it_is_renamed(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     page.get_by_label("Shown branch").select_option("cache")
@@ -536,7 +532,7 @@ def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, vi
     wait_for_text(page, "A second run takes 40 ms.")
 
 
-def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: Visit) -> None:
+def test_keys_create_branches_set_labels_navigate_and_undo(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -569,7 +565,7 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     assert session.heads.leaf == session.resolve_place("another")
 
 
-def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
+def test_clicks_merge_and_fork(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.branch("cache").append(st.assistant("On disk it is slower."))
     site = serve()
@@ -591,7 +587,7 @@ def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
     assert "25 ms" not in read_path(page)
 
 
-def test_pictures_of_a_conversation_are_told(serve: Serve, visit: Visit) -> None:
+def test_images_in_a_conversation_are_mentioned(serve: Serve, visit: Visit) -> None:
     session = open_story()
     picture = build_image_block(b"png", "image/png")
     session.append(st.user([{"type": "text", "text": "See here."}, picture, picture]))
@@ -604,7 +600,7 @@ def test_pictures_of_a_conversation_are_told(serve: Serve, visit: Visit) -> None
     assert page.locator(".entry.tool").last.locator(".hint").text_content() == "[image]"
 
 
-def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Visit) -> None:
+def test_failed_tools_and_commands_are_marked(serve: Serve, visit: Visit) -> None:
     with st.create("tools", cwd="/project") as session:
         session.append(st.tool_result("c1", "read", "there is no such file", error=True))
         session.append(st.tool_result("c2", "read", "all of it"))
@@ -633,7 +629,7 @@ def test_a_refused_action_shows_one_line(serve: Serve, visit: Visit) -> None:
     assert "cache" in page.locator("dialog .notice.wrong").text_content()
 
 
-def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visit: Visit) -> None:
+def test_without_the_write_scope_the_page_is_read_only(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve(scopes=("read",))
     page = open_session(visit, site, session.id)
@@ -647,13 +643,13 @@ def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visi
     assert page.locator("dialog, .said.on").count() == 0
 
 
-def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, visit: Visit) -> None:
+def test_a_session_can_be_downloaded_with_secrets_redacted(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.append(st.user(f"my key is {SECRET}"))
     page = open_session(visit, serve(), session.id)
 
     page.get_by_role("button", name="Export").click()
-    page.get_by_label("As").select_option("md")
+    page.get_by_label("Format").select_option("md")
     page.get_by_label("Redact secrets").check()
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
@@ -669,8 +665,8 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
     assert page.evaluate("document.activeElement.textContent") == "Export"
 
 
-def test_the_dialog_of_an_export_says_how_far_it_is(serve: Serve, visit: Visit) -> None:
-    lines = lines_of("comb", 3_000)
+def test_the_export_dialog_shows_progress(serve: Serve, visit: Visit) -> None:
+    lines = build_lines("comb", 3_000)
     page = open_session(visit, serve(), st.open(write_session_file([*lines, b"no JSON"], name="shape")).id)
     page.get_by_role("button", name="Export").click()
     page.get_by_label("Redact secrets").check()
@@ -696,7 +692,7 @@ def test_the_dialog_of_an_export_says_how_far_it_is(serve: Serve, visit: Visit) 
     assert 2 in order
 
 
-def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, visit: Visit) -> None:
+def test_branches_are_shown_side_by_side_with_charts(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id, "compare?branch=dict&branch=cache")
@@ -714,7 +710,7 @@ def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, 
     assert not any("Where does the time go?" in column for column in columns)
 
 
-def test_what_no_entry_records_is_told_as_unknown_and_wins_nothing(serve: Serve, visit: Visit) -> None:
+def test_a_metric_that_was_not_recorded_is_unknown_and_cannot_win(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.create_branch("silent", at="two ways").append(st.user("Only asked."))
     page = open_session(visit, serve(), session.id, "compare?branch=dict&branch=silent")
@@ -753,9 +749,7 @@ def test_entries_of_another_process_appear(serve: Serve, visit: Visit) -> None:
     wait_for_drawn(page, before + 1)
 
 
-def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they_are(
-    serve: Serve, visit: Visit
-) -> None:
+def test_branches_that_another_process_changed_are_updated(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id, "branches")
     cache = page.locator(".branches li", has_text="cache")
@@ -770,7 +764,7 @@ def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they
     cache.get_by_role("button", name="Restore").wait_for()
 
 
-def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
+def test_an_answer_is_streamed_and_then_saved(serve: Serve, visit: Visit) -> None:
     session = open_story()
     model = ScriptedModel([[Thinking("hm"), "The first words, ", Delay(3), "and **the** last."]])
     site = serve(model)
@@ -817,7 +811,7 @@ def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> N
     assert page.get_by_role("button", name="Stop").count() == 0
 
 
-def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visit) -> None:
+def test_after_a_server_restart_no_agent_is_shown_as_running(visit: Visit) -> None:
     session = open_story()
     with run_dashboard(ScriptedModel([["Never ", Delay(60), "done."]])) as first:
         page = open_session(visit, first, session.id)
@@ -832,7 +826,7 @@ def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visi
         page.context.close()
 
 
-def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, visit: Visit) -> None:
+def test_a_response_older_than_an_event_does_not_revert_the_view(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
@@ -857,7 +851,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
     assert page.evaluate("window.lost") is False
 
 
-def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit: Visit) -> None:
+def test_a_broken_stream_resumes_after_the_last_event(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = open_session(visit, site, session.id)
@@ -872,7 +866,7 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
     wait_for_drawn(page, before + 1)
 
 
-def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Visit) -> None:
+def test_a_rewritten_session_is_reloaded(serve: Serve, visit: Visit) -> None:
     write_session_file(make_long_session(6), name="long")
     page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 5")
@@ -884,7 +878,7 @@ def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Vis
     wait_for_drawn(page, 4)
 
 
-def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, visit: Visit) -> None:
+def test_the_view_stays_when_the_session_is_reloaded(serve: Serve, visit: Visit) -> None:
     with st.create("two ways") as session:
         session.append(st.user("Begin."))
         session.create_branch("try", current=False).append(st.assistant("Tried."))
@@ -900,7 +894,7 @@ def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, v
     assert page.get_by_label("Shown branch").input_value() == "try"
 
 
-def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) -> None:
+def test_a_late_path_does_not_hide_newer_entries(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
@@ -920,7 +914,7 @@ def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) 
     wait_for_text(page, "the latest words")
 
 
-def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_once(serve: Serve, visit: Visit) -> None:
+def test_entries_that_arrive_while_the_tree_loads_are_added_to_it(serve: Serve, visit: Visit) -> None:
     session = st.open(write_session_file(build_branching_lines(1500, every=1000, id="tree"), name="tree"))
     page = open_session(visit, serve(), "tree")
     count = page.locator(".tools .fact")
@@ -940,7 +934,7 @@ def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_o
     assert len(asked) == 2
 
 
-def test_the_tree_stays_whole_while_it_is_loaded_again(serve: Serve, visit: Visit) -> None:
+def test_the_tree_stays_complete_while_it_reloads(serve: Serve, visit: Visit) -> None:
     session = st.open(write_session_file(build_branching_lines(1500, every=1000, id="tree"), name="tree"))
     page = open_session(visit, serve(), "tree")
     page.locator(".tools .fact").get_by_text("1,500").wait_for()
@@ -954,7 +948,7 @@ def test_the_tree_stays_whole_while_it_is_loaded_again(serve: Serve, visit: Visi
     page.wait_for_selector(".path .chip.label >> text=here")
 
 
-def test_what_is_written_before_the_stream_is_heard_is_not_missed(serve: Serve, visit: Visit) -> None:
+def test_entries_written_before_the_stream_opens_are_shown(serve: Serve, visit: Visit) -> None:
     session = open_story()
     site = serve()
     page = visit(site)
@@ -976,7 +970,7 @@ SEEN = """(hidden) => {
 }"""
 
 
-def test_a_page_that_nobody_sees_holds_no_connection_and_misses_nothing(serve: Serve, visit: Visit) -> None:
+def test_a_hidden_page_keeps_no_connection_and_misses_nothing(serve: Serve, visit: Visit) -> None:
     session = open_story()
     page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
@@ -1046,7 +1040,7 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "hasOwnProperty"])
-def test_a_branch_may_be_named_like_something_that_every_object_has(serve: Serve, visit: Visit, name: str) -> None:
+def test_a_branch_may_have_the_name_of_an_object_property(serve: Serve, visit: Visit, name: str) -> None:
     session = open_story()
     session.create_branch(name, at="HEAD").append(st.user("On a branch with an odd name."))
     page = open_session(visit, serve(), session.id)
@@ -1066,7 +1060,7 @@ def test_a_branch_may_be_named_like_something_that_every_object_has(serve: Serve
     page.wait_for_selector(f".column[aria-label='Branch {name}'] >> text=On a branch with an odd name.")
 
 
-def test_a_tool_call_that_is_not_answered_yet_is_no_damage(serve: Serve, visit: Visit) -> None:
+def test_a_tool_call_without_a_result_is_not_reported_as_damage(serve: Serve, visit: Visit) -> None:
     session = st.create("busy")
     session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
     assert [problem.severity for problem in session.problems] == ["note"]
@@ -1096,7 +1090,7 @@ def read_current_entry(page: Any) -> str | None:
     return page.locator("#graph").get_attribute("data-here")
 
 
-def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve: Serve, visit: Visit) -> None:
+def test_the_current_position_stays_marked_when_the_filter_hides_it(serve: Serve, visit: Visit) -> None:
     write_session_file(build_branching_lines(60, every=1000, id="long"), name="long")
     session = st.open("long")
     asked = session.head.append(st.user("Look.")).id
@@ -1108,7 +1102,7 @@ def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve:
     page.wait_for_function("() => document.querySelector('.graph .hint')")
 
     assert read_current_entry(page) == asked
-    assert "hidden by the filter" in page.locator(".graph .hint").text_content()
+    assert "filter hides the current entry" in page.locator(".graph .hint").text_content()
     page.get_by_role("button", name="Go to the current entry").click()
     assert read_current_entry(page) == asked
     x, y = map(float, page.locator("#graph").get_attribute("data-here-at").split())
@@ -1121,7 +1115,7 @@ def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve:
     assert read_current_entry(page) == session.head.leaf
 
 
-def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, visit: Visit) -> None:
+def test_the_shown_path_stays_highlighted_when_the_filter_hides_its_end(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.switch("main")
     asked = session.create_branch("side", at="HEAD").append(st.user("Beside it.")).id
@@ -1136,7 +1130,7 @@ def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, vi
     page.wait_for_selector(f"#graph[data-path-end='{asked}']")
 
 
-def test_the_page_shows_what_was_undone(serve: Serve, visit: Visit) -> None:
+def test_the_page_names_the_undone_operation(serve: Serve, visit: Visit) -> None:
     session = open_story()
     session.switch("main")
     session.create_branch("try", at="HEAD").append(st.user("Try it."))
@@ -1157,7 +1151,7 @@ def test_the_page_shows_what_was_undone(serve: Serve, visit: Visit) -> None:
     assert (session.head.name, session.head.leaf) == ("main", leaf)
 
 
-def test_a_model_is_found_by_typing_and_sent_with_the_prompt(
+def test_a_model_can_be_selected_by_typing_and_is_sent_with_the_prompt(
     serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SingleModel, "list_names", lambda self: ["scripted:scripted", "scripted:other"])

@@ -22,7 +22,7 @@ def open_sessions_page(visit: Visit, site: DashboardSite) -> Any:
     return page
 
 
-def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: Serve, visit: Visit) -> None:
+def test_a_list_that_loads_longer_than_the_polling_interval_is_shown(serve: Serve, visit: Visit) -> None:
     open_story()
     page = open_sessions_page(visit, serve())
     held = HeldRequests(page, re.compile(r"/api/sessions\?"))
@@ -37,7 +37,7 @@ def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: 
     page.wait_for_selector(".list li")
 
 
-def test_the_list_is_looked_at_again_and_again(serve: Serve, visit: Visit) -> None:
+def test_the_list_is_polled(serve: Serve, visit: Visit) -> None:
     page = open_sessions_page(visit, serve())
     page.keyboard.press("s")
     page.wait_for_selector("text=No sessions yet.")
@@ -48,7 +48,7 @@ def test_the_list_is_looked_at_again_and_again(serve: Serve, visit: Visit) -> No
     page.wait_for_selector(".list li")
 
 
-def test_more_of_the_list_comes_however_long_it_takes(serve: Serve, visit: Visit) -> None:
+def test_the_rest_of_a_slow_list_is_loaded(serve: Serve, visit: Visit) -> None:
     for number in range(51):
         with st.create(f"number {number}", cwd="/project") as session:
             session.append(st.user("Why?"))
@@ -56,7 +56,7 @@ def test_more_of_the_list_comes_however_long_it_takes(serve: Serve, visit: Visit
     page.keyboard.press("s")
     page.wait_for_selector(".list li")
     held = HeldRequests(page, re.compile("cursor="))
-    page.get_by_role("button", name="More").click()
+    page.get_by_role("button", name="Load more").click()
     held.wait()
 
     page.clock.run_for(LONGER)

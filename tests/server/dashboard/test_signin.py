@@ -45,7 +45,7 @@ def test_a_link_signs_the_browser_in_for_all_its_tabs(serve: Serve, context: Any
     page.wait_for_selector(".list li")
 
 
-def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what_to_do_elsewhere(
+def test_a_used_link_works_in_a_signed_in_browser_and_shows_help_elsewhere(
     serve: Serve, browser: Any, context: Any
 ) -> None:
     open_story()
@@ -65,7 +65,7 @@ def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what
         page.wait_for_selector(".list li")
 
 
-def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
+def test_an_expired_link_shows_what_to_do(serve: Serve, context: Any) -> None:
     page = context.new_page()
 
     page.goto(create_link(serve(), seconds=-1))
@@ -73,7 +73,7 @@ def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
     page.wait_for_selector(".gate .notice.wrong >> text=This link has expired or was already used")
 
 
-def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: Any) -> None:
+def test_without_a_link_the_page_explains_how_to_get_one(serve: Serve, context: Any) -> None:
     page = context.new_page()
 
     page.goto(serve().url)
@@ -96,7 +96,7 @@ def test_a_browser_stays_signed_in_across_restarts(context: Any) -> None:
         page.wait_for_selector(".path .entry")
 
 
-def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, context: Any) -> None:
+def test_signing_out_shows_how_to_sign_in_again(serve: Serve, context: Any) -> None:
     open_story()
     site = serve()
     page = context.new_page()
@@ -124,7 +124,7 @@ def test_a_remote_sign_out_is_shown(serve: Serve, context: Any) -> None:
     page.wait_for_selector(".gate .notice.wrong >> text=You have been signed out")
 
 
-def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: Serve, context: Any) -> None:
+def test_a_prompt_that_cannot_be_sent_is_kept_with_the_reason(serve: Serve, context: Any) -> None:
     session = open_story()
     model = ScriptedModel(["An answer that costs money."])
     site = serve(model, limits=ServerLimits(token_streams=1))

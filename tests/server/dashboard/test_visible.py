@@ -14,12 +14,12 @@ TURN = "\u202e"
 """Has what follows read from right to left."""
 
 EVERY_CHARACTER = """async () => {
-  const { visible } = await import("/static/js/visible.js");
+  const { makeVisible } = await import("/static/js/visible.js");
   const changed = {};
   for (let code = 0; code < 0x110000; code++) {
     if (code >= 0xd800 && code <= 0xdfff) continue;
     const words = `a${String.fromCodePoint(code)}b`;
-    if (visible(words) !== words) changed[code] = visible(words);
+    if (makeVisible(words) !== words) changed[code] = makeVisible(words);
   }
   return changed;
 }"""
@@ -51,7 +51,7 @@ def test_the_same_characters_are_made_visible_as_in_an_exported_page(serve: Serv
     assert told == expected
 
 
-def test_nothing_that_a_session_says_turns_the_page_around(serve: Serve, visit: Visit) -> None:
+def test_text_of_a_session_cannot_reverse_the_page(serve: Serve, visit: Visit) -> None:
     branch = f"ma{TURN}in"
     call = {"type": "toolCall", "id": "c", "name": f"ba{TURN}sh", "arguments": {"command": f"rm {TURN} x"}}
     answer = [{"type": "text", "text": f"a {TURN}"}, {"type": "thinking", "thinking": f"th{TURN}ink"}, call]

@@ -25,7 +25,7 @@ from sessiontree.agent.tools.sandboxed_call import confinable
 from sessiontree.agent.tools.unified_diff import TextChange, build_unified_diff, truncate_diff
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.number_text import pluralize
-from sessiontree.hooks.invoke import run_in_thread
+from sessiontree.hooks.bus import run_in_thread
 
 # edit
 
@@ -82,15 +82,15 @@ def _find_changes(text: str, arguments: EditArguments) -> list[TextChange]:
     if len(places) > 1 and not arguments.replace_all:
         lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places[:10])
         raise ToolError(
-            f"old_text is in {arguments.path} {len(places)} times, at lines {lines}: "
+            f"old_text occurs {len(places)} times in {arguments.path}, at lines {lines}: "
             "include more of the surrounding text, or set replace_all"
         )
     if "\n" in old or "\n" not in new:
         return [TextChange(place, place + len(old), new) for place in places]
     crlf = _convert_to_crlf(new)
     return [
-        TextChange(place, place + len(old), crlf if ends_so else new)
-        for place, ends_so in zip(places, _detect_crlf(text, places), strict=True)
+        TextChange(place, place + len(old), crlf if is_crlf else new)
+        for place, is_crlf in zip(places, _detect_crlf(text, places), strict=True)
     ]
 
 

@@ -19,12 +19,11 @@ from msgspec import Struct
 import sessiontree.agent.tools.output_limits as output_limits
 from sessiontree.agent.sandbox import Confinement, switch_user
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
-from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.file_access import resolve_mention
+from sessiontree.agent.tools.command_environment import clean_environment
+from sessiontree.agent.tools.file_access import resolve_mention, wait_despite_cancel
 from sessiontree.core.messages import ToolCall
-from sessiontree.home import is_below
+from sessiontree.home import build_self_command, is_below
 from sessiontree.hooks.events import Signal
-from sessiontree.self_process import build_self_command
 
 CALL_TIMEOUT = 60.0
 """The time limit of a call, in seconds."""
@@ -100,7 +99,7 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
     working = asyncio.ensure_future(process.communicate(msgspec.json.encode(call)))
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
-            raw, errors = await _wait_despite_cancel(working)
+            raw, errors = await wait_despite_cancel(working)
     except TimeoutError:
         raise ToolError(f"{context.call.name} took longer than {CALL_TIMEOUT:g} seconds") from None
     finally:
@@ -115,14 +114,6 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
     if answer.output is None:
         raise ToolError(answer.error or "the sandbox returned no result")
     return answer.output
-
-
-async def _wait_despite_cancel(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-    """Wait for a result. After one cancellation, wait all the same: the model must see the result of the write."""
-    try:
-        return await asyncio.shield(working)
-    except asyncio.CancelledError:
-        return await working
 
 
 # Inside the process

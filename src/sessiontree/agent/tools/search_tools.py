@@ -19,13 +19,18 @@ from msgspec import Meta, Struct
 
 import sessiontree.agent.tools.output_limits as output_limits
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.file_access import SNIFF_BYTES, format_path, is_binary, resolve_mention
-from sessiontree.agent.tools.gitignore import compile_glob, walk_files
+from sessiontree.agent.tools.command_environment import clean_environment
+from sessiontree.agent.tools.file_access import (
+    SNIFF_BYTES,
+    compile_glob,
+    format_path,
+    is_binary,
+    resolve_mention,
+    walk_files,
+)
 from sessiontree.agent.tools.output_limits import MAX_BYTES, fit_lines, truncate_line, write_full_output
 from sessiontree.agent.tools.sandboxed_call import confinable
-from sessiontree.home import get_home, is_below, is_private
-from sessiontree.self_process import build_self_command
+from sessiontree.home import build_self_command, get_home, is_below, is_private
 
 SEARCH_TIMEOUT = 30.0
 """The time limit of a search, in seconds."""
@@ -193,26 +198,26 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
     glob = None if arguments.glob is None else compile_glob(arguments.glob)
     shown: list[str] = []
     matched = 0
-    passed_over: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     closed: list[str] = []
     leads_out = _build_escape_check(root, cwd, own)
     for path, named in _list_candidates(root, arguments.path, glob, closed):
         if path != root and leads_out(path):
-            passed_over["link out of the folder"] += 1
+            skipped["link out of the folder"] += 1
             continue
         try:
             lines = _read_text_lines(path)
         except SkippedFile as error:
             if path == root:
                 return FileSearchResult(lines=[], error=f"{arguments.path}{error.reason}")
-            passed_over[error.kind] += 1
+            skipped[error.kind] += 1
             continue
         until = -1
         for number, line in enumerate(lines):
             if pattern.search(line) is None:
                 continue
             if matched == arguments.limit:
-                return FileSearchResult(lines=shown, more=True, skipped=_format_skipped(passed_over, closed))
+                return FileSearchResult(lines=shown, more=True, skipped=_format_skipped(skipped, closed))
             matched += 1
             first = max(until + 1, number - arguments.context)
             if arguments.context and shown and (until < 0 or first > until + 1):
@@ -221,7 +226,7 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
             for at in range(first, until + 1):
                 mark = ":" if at == number or pattern.search(lines[at]) else "-"
                 shown.append(f"{named}{mark}{at + 1}{mark} {truncate_line(lines[at])}")
-    return FileSearchResult(lines=shown, skipped=_format_skipped(passed_over, closed))
+    return FileSearchResult(lines=shown, skipped=_format_skipped(skipped, closed))
 
 
 def _build_escape_check(root: str, cwd: str, own: str) -> Callable[[str], bool]:

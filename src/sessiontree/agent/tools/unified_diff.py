@@ -16,8 +16,6 @@ CONTEXT_LINES = 3
 """The number of context lines around a change."""
 MAX_FINE_LINES = 400
 """Up to this many lines, unchanged lines within a change are found with `difflib`."""
-
-
 MAX_DIFFERENCES = 256
 """In longer changes, up to this many different lines are found; beyond that, all lines count as different."""
 MAX_STEPS = 2_000_000

@@ -26,15 +26,16 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
 from sessiontree.library.index.listing import Progress, load_digest
-from sessiontree.library.index.prefilter import Prefilter, is_older
-from sessiontree.library.index.session_summary import (
-    OversizedLine,
-    ReadMode,
-    SessionSummary,
-    open_read_only,
-)
+from sessiontree.library.index.session_summary import OversizedLine, ReadMode, SessionSummary, open_read_only
 from sessiontree.library.index.sqlite import IndexDatabase
-from sessiontree.library.index.word_index import IndexedFile, find_candidates, index_texts, load_files
+from sessiontree.library.index.word_index import (
+    IndexedFile,
+    Prefilter,
+    find_candidates,
+    index_texts,
+    is_older,
+    load_files,
+)
 from sessiontree.session import Session
 from sessiontree.store.range_reader import RangeReader
 

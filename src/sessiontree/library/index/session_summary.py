@@ -21,9 +21,8 @@ from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import FormatError, SessionTreeError, StoreError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, VERSION
-from sessiontree.format.digest import Digest, SessionTotals, UnsoundSession, start_digest
+from sessiontree.format.digest import Digest, EntryTotals, SessionTotals, UnsoundSession, start_digest
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader, is_complete_line
-from sessiontree.format.totals import EntryTotals
 from sessiontree.library.session_files import OpenStore, SessionFile, get_file_stamp, parse_session_id
 from sessiontree.session import Session
 from sessiontree.store.files import format_os_error
@@ -31,7 +30,7 @@ from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.range_reader import BLOCK_SIZE, RangeReader
 
 EDGE_SIZE = 4096
-"""Bytes at the start of a file, and before the end of what was read, that are compared to detect a change."""
+"""Bytes at the start and at the end of the part that was read, which are compared to detect a change."""
 OVERSIZED_LINE = f"a line is over the limit of {LINE_LIMIT} bytes"
 NOT_CACHED = -1
 """Instead of an offset: the file could not be read, so the result is not cached."""
@@ -121,7 +120,7 @@ def open_read_only(path: str, open_store: OpenStore = JsonlStore) -> Session:
 
 
 class OversizedLine(StoreError):
-    """A line, or what comes before the header, is too long to hold in memory."""
+    """A line, or the text before the header, is too long to hold in memory."""
 
 
 def check_size(path: str, open_store: OpenStore = JsonlStore) -> None:
@@ -168,7 +167,7 @@ def scan_changed_file(
 ) -> FileScan:
     """Read a file. If it only grew, read the new lines and continue the `digest` of the others.
 
-    `passed` is called with the number of bytes read, now and then.
+    `passed` is called with the number of bytes read since its last call.
     """
     try:
         with open_store.reader_class(found.path) as reader:

@@ -20,7 +20,7 @@ import msgspec
 
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.library.session_files import OpenStore
-from sessiontree.store import lock_wait
+from sessiontree.store import lock
 from sessiontree.store.files import make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
@@ -277,15 +277,15 @@ def _remove_index(path: str, inode: int) -> None:
 
 @contextmanager
 def _lock_index(path: str) -> Generator[None]:
-    lock = FileLock(get_lock_path(path))
+    file_lock = FileLock(get_lock_path(path))
     with ExitStack() as stack:
-        stack.callback(lock.close)
+        stack.callback(file_lock.close)
         try:
             make_private_directory(os.path.dirname(path))
-            with lock_wait.limit_wait(LOCK_SECONDS):
-                stack.enter_context(lock)
+            with lock.limit_wait(LOCK_SECONDS):
+                stack.enter_context(file_lock)
         except LockTimeout as error:
-            lock_wait.report(f"the index is locked; continuing without it ({error})")
+            lock.report(f"the index is locked; continuing without it ({error})")
             raise _IndexLocked from error
         except (OSError, StoreError) as error:
             raise _IndexUnusable from error

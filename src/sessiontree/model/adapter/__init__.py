@@ -1,7 +1,6 @@
 """The adapter to model providers. Only this package imports pydantic_ai.
 
-Import it lazily: it takes long. This module holds the model class. `requests` converts conversations from wire form,
-`responses` converts events and answers to it, `message_parts` converts the parts of a message in both directions, and
+Import it lazily: it takes long. This module holds the model class. `conversion` converts messages and events, and
 `error_mapping` converts exceptions.
 """
 
@@ -22,9 +21,14 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings as RequestSettings
 
 from sessiontree.config import ModelSettings
+from sessiontree.model.adapter.conversion import (
+    EventConverter,
+    build_message,
+    build_messages,
+    build_tool_definition,
+    is_complete,
+)
 from sessiontree.model.adapter.error_mapping import clean_sentence, convert_error
-from sessiontree.model.adapter.requests import build_messages, build_tool_definition
-from sessiontree.model.adapter.responses import EventConverter, build_message, is_complete
 from sessiontree.model.base import (
     DEFAULT_WINDOW,
     Finished,

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic_ai import exceptions
 
+from sessiontree.convert.cleanup import clean_text
 from sessiontree.core.messages import coerce_string, is_object
 from sessiontree.model.base import FailureKind, ModelError, build_cut_off_error
 from sessiontree.model.providers import PROVIDERS, ModelTarget
-from sessiontree.model.request_cleanup import clean_text
 
 OVERFLOW = re.compile(
     r"context.{0,12}(length|window|size|limit)|maximum.{0,20}(context|tokens)|prompt is too long|input.{0,20}too long"
@@ -135,7 +135,7 @@ def _extract_reason(error: Exception) -> str:
 
 
 def _redact_key(key: str | None, message: str) -> str:
-    """Some servers repeat the request's API key in the error message."""
+    """Remove the API key from a message: some servers repeat it there."""
     return message if key is None or len(key) < MIN_KEY_LENGTH else message.replace(key, "[key]")
 
 

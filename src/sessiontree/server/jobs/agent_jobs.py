@@ -17,9 +17,9 @@ from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.factory import create_agent
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
-from sessiontree.agent.unsaved_messages import UnsavedMessages
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.models import ConfiguredModels, Models, choose_model
 from sessiontree.config import PermissionMode
@@ -47,7 +47,7 @@ from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
 from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Branch
-from sessiontree.swarm.status import MAX_DENIED
+from sessiontree.swarm.records import MAX_DENIED
 
 log = logging.getLogger("sessiontree.server")
 
@@ -261,16 +261,16 @@ class AgentJobs:
 async def _run_agent(agent: Agent, text: str, images: Sequence[JsonObject]) -> str | None:
     """Send a prompt to an agent, and return what went wrong."""
     try:
-        outcome = await agent.prompt(text, images)
+        outcome = await agent.run(text, images)
     finally:
-        agent.close()
+        await agent.close()
     if isinstance(outcome.error, UnsavedMessages):
         return str(outcome.error.build_exit_error("the page that shows it now"))
     if outcome.error is not None:
         return str(outcome.error)
     if outcome.aborted:
         return "aborted"
-    return "cancelled by a handler" if outcome.cancelled else None
+    return outcome.stop_text if outcome.cancelled else None
 
 
 def publish(opened: OpenSession, kind: str, data: JsonObject) -> None:

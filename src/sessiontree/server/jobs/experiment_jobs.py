@@ -22,8 +22,7 @@ from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs
 from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import build_budget
-from sessiontree.server.session_cache import OpenSession, SessionCache
-from sessiontree.server.session_locator import SessionLocator
+from sessiontree.server.session_cache import OpenSession, SessionCache, SessionLocator
 from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import (
     Arm,

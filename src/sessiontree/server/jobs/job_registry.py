@@ -16,7 +16,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.server.http_errors import INTERNAL_ERROR
 from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.session_cache import OpenSession, SessionCache
-from sessiontree.store.lock_wait import set_wait_limit
+from sessiontree.store.lock import set_wait_limit
 
 log = logging.getLogger("sessiontree.server")
 

@@ -25,14 +25,12 @@ from sessiontree.server.http_errors import ApiError, make_insufficient_rights
 from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs, publish_notice
 from sessiontree.server.jobs.job_registry import STOPPED, AgentLoop, Job, JobRegistry
-from sessiontree.server.session_cache import OpenSession, SessionCache
-from sessiontree.server.session_locator import SessionLocator
+from sessiontree.server.session_cache import OpenSession, SessionCache, SessionLocator
 from sessiontree.swarm.budget import Budget, override_limits
 from sessiontree.swarm.durable import check_not_with_workers
 from sessiontree.swarm.lease import is_leased
-from sessiontree.swarm.records import SWARM_RECORD_TYPE
+from sessiontree.swarm.records import END_STATES, SWARM_RECORD_TYPE, AgentSpec, AgentState, SwarmStatus
 from sessiontree.swarm.replay import SwarmTracker
-from sessiontree.swarm.status import END_STATES, AgentSpec, AgentState, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 
 log = logging.getLogger("sessiontree.server")

@@ -15,16 +15,16 @@ from fastapi import APIRouter, Depends
 from sessiontree.core.places import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog
+from sessiontree.ops import fork
 from sessiontree.ops import navigate as navigating
-from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, WriteContext
-from sessiontree.server.entry_rows import build_branch_list
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_jobs import SessionRuntime
 from sessiontree.server.openapi import describe_route
+from sessiontree.server.routes.tree import build_branch_list
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Branch, Session
 
@@ -247,7 +247,9 @@ async def fork_session(
         if request.tree:
             made = await asyncio.to_thread(catalog.fork, session, at=request.at, whole=True, name=request.name)
         else:
-            made = (await fork(session, request.at, hooks=runtime.controller.hooks, name=request.name)).session
+            made = (
+                await fork.fork_session(session, request.at, hooks=runtime.controller.hooks, name=request.name)
+            ).session
             if made is None:
                 raise ApiError(409, "cancelled by a handler", code="cancelled")
         with made:

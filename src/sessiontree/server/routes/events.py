@@ -22,11 +22,11 @@ from starlette.types import Receive, Scope, Send
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.server.app_state import ReadContext, RequestContext
-from sessiontree.server.entry_rows import UnrenderedPathRow, build_path_row, build_tree_row
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.live_events import StreamSlot
 from sessiontree.server.openapi import EVENTS, describe_route
-from sessiontree.server.rendering import HtmlCache, encode_json
+from sessiontree.server.response_content import HtmlCache, encode_json
+from sessiontree.server.routes.tree import UnrenderedPathRow, build_path_row, build_tree_row
 from sessiontree.server.schemas import TreeRow
 from sessiontree.server.session_cache import OpenSession, SessionPosition, compute_position, parse_position
 

@@ -17,8 +17,7 @@ from sessiontree.home import list_user_homes
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RequestContext
 from sessiontree.server.http_errors import ApiError, make_session_not_found
-from sessiontree.server.jobs.export_jobs import ExportJob
-from sessiontree.server.jobs.export_process import ExportOrder
+from sessiontree.server.jobs.export_jobs import ExportJob, ExportOrder
 from sessiontree.server.openapi import describe_route
 
 router = APIRouter(prefix="/api")

@@ -21,10 +21,18 @@ from sessiontree.library.index.session_search import Hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import ARCHIVED_SUFFIX, parse_session_id
 from sessiontree.server import schemas
-from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RequestContext, WriteContext
+from sessiontree.server.app_state import (
+    Cursor,
+    JsonResponse,
+    Limit,
+    ReadContext,
+    RequestBody,
+    RequestContext,
+    WriteContext,
+)
 from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.openapi import describe_route
-from sessiontree.server.pagination import Cursor, Limit, parse_offset
+from sessiontree.server.response_content import parse_offset
 from sessiontree.server.session_cache import OpenSession
 
 router = APIRouter(prefix="/api")
@@ -178,7 +186,7 @@ def create(
     ],
 ) -> JsonResponse:
     """Create a session."""
-    with catalog.create(request.name, cwd=resolve_session_folder(call, request.cwd)) as made:
+    with catalog.create_session(request.name, cwd=resolve_session_folder(call, request.cwd)) as made:
         return JsonResponse(schemas.CreateSessionResponse(id=made.id, name=made.name, cwd=made.cwd), 201)
 
 

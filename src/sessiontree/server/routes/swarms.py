@@ -1,4 +1,4 @@
-"""Routes for swarms: create, watch, control, and the tree and branches they work on."""
+"""Routes for swarms and experiments: create, watch, control, and the tree and branches that swarms work on."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from sessiontree.core.outline import Filter
 from sessiontree.library import catalog
 from sessiontree.server import schemas
 from sessiontree.server.app_state import (
+    Cursor,
     JsonResponse,
+    Limit,
     ReadContext,
     RequestBody,
     RequestContext,
     RunContext,
     WriteContext,
 )
-from sessiontree.server.entry_rows import build_branch_list
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.live_events import StreamSlot
 from sessiontree.server.openapi import EVENTS, describe_route
-from sessiontree.server.pagination import Cursor, Limit, get_page
-from sessiontree.server.rendering import encode_json
-from sessiontree.server.routes.branches import validate_branch_name
+from sessiontree.server.response_content import encode_json, get_page
+from sessiontree.server.routes.branches import use_session, validate_branch_name
 from sessiontree.server.routes.events import KEEPALIVE_SECONDS, EventStream, PageHeader
 from sessiontree.server.routes.sessions import resolve_session_folder
-from sessiontree.server.routes.tree import build_tree_page
+from sessiontree.server.routes.tree import build_branch_list, build_tree_page
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import compare as compared
 from sessiontree.swarm.events import EVENT_TYPES, BaseSwarmEvent, EventLog, build_spool_path
-from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.experiment.experiment import build_result_json
+from sessiontree.swarm.experiment.experiment import list_experiments as list_session_experiments
+from sessiontree.swarm.records import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 
-router = APIRouter(prefix="/api/swarms")
+router = APIRouter(prefix="/api")
 
 POLL_SECONDS = 0.1
 """How often to read new events."""
 BATCH = 500
 
 
-@router.get("", **describe_route(schemas.SwarmListResponse))
+@router.get("/swarms", **describe_route(schemas.SwarmListResponse))
 def list_swarms(call: ReadContext, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None) -> JsonResponse:
     """List the swarms of all sessions that the token may see, newest first."""
     swarms = call.state.swarms.list_swarms(call.token)
@@ -59,7 +61,7 @@ def list_swarms(call: ReadContext, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cur
     return JsonResponse(schemas.SwarmListResponse(swarms=page, next=next_cursor))
 
 
-@router.post("", **describe_route(schemas.CreateSwarmResponse, status=201, request=schemas.CreateSwarmRequest))
+@router.post("/swarms", **describe_route(schemas.CreateSwarmResponse, status=201, request=schemas.CreateSwarmRequest))
 async def create_swarm(
     call: RunContext, request: Annotated[schemas.CreateSwarmRequest, Depends(RequestBody(schemas.CreateSwarmRequest))]
 ) -> JsonResponse:
@@ -80,18 +82,18 @@ async def create_swarm(
 
 
 def _create_session(name: str, folder: str) -> str:
-    with catalog.create(name, cwd=folder) as session:
+    with catalog.create_session(name, cwd=folder) as session:
         return session.id
 
 
-@router.get("/{id}", **describe_route(schemas.SwarmResponse))
+@router.get("/swarms/{id}", **describe_route(schemas.SwarmResponse))
 def get_swarm(call: ReadContext, id: str) -> JsonResponse:
     """Return the state of a swarm and its agents."""
     with call.state.swarms.use(id, call.token) as (opened, status):
         return JsonResponse(call.state.swarms.build_swarm(opened, status))
 
 
-@router.get("/{id}/agents", **describe_route(schemas.AgentListResponse))
+@router.get("/swarms/{id}/agents", **describe_route(schemas.AgentListResponse))
 def get_agents(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
@@ -134,14 +136,16 @@ async def _respond_with_status(call: RequestContext, id: str) -> JsonResponse:
 EmptyBody = Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))]
 
 
-@router.post("/{id}/pause", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
+@router.post(
+    "/swarms/{id}/pause", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True)
+)
 async def pause(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
     """Pause a swarm. Model calls that are in progress finish first."""
     return await _run_operation(call, id, lambda swarm: swarm.pause())
 
 
 @router.post(
-    "/{id}/resume", **describe_route(schemas.SwarmResponse, request=schemas.ResumeSwarmRequest, allow_empty=True)
+    "/swarms/{id}/resume", **describe_route(schemas.SwarmResponse, request=schemas.ResumeSwarmRequest, allow_empty=True)
 )
 async def resume(
     call: RunContext,
@@ -154,13 +158,15 @@ async def resume(
     return await _respond_with_status(call, id)
 
 
-@router.post("/{id}/stop", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
+@router.post(
+    "/swarms/{id}/stop", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True)
+)
 async def stop(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
     """Stop a swarm. The work of its agents is kept."""
     return await _run_operation(call, id, lambda swarm: swarm.cancel())
 
 
-@router.post("/{id}/scale", **describe_route(schemas.SwarmResponse, request=schemas.ScaleSwarmRequest))
+@router.post("/swarms/{id}/scale", **describe_route(schemas.SwarmResponse, request=schemas.ScaleSwarmRequest))
 async def scale(
     call: RunContext,
     id: str,
@@ -170,7 +176,7 @@ async def scale(
     return await _run_operation(call, id, lambda swarm: swarm.scale(request.agents))
 
 
-@router.post("/{id}/steer", **describe_route(schemas.SwarmResponse, request=schemas.SteerAgentRequest))
+@router.post("/swarms/{id}/steer", **describe_route(schemas.SwarmResponse, request=schemas.SteerAgentRequest))
 async def steer(
     call: RunContext,
     id: str,
@@ -180,7 +186,7 @@ async def steer(
     return await _run_operation(call, id, lambda swarm: swarm.steer(request.agent, request.text))
 
 
-@router.delete("/{id}", **describe_route(schemas.SwarmResponse))
+@router.delete("/swarms/{id}", **describe_route(schemas.SwarmResponse))
 async def destroy(call: RunContext, id: str) -> JsonResponse:
     """Stop a swarm, archive its branches and delete its events. Nothing is removed from the session."""
     return await _run_operation(call, id, lambda swarm: swarm.destroy())
@@ -194,7 +200,7 @@ def _check_branching(call: RequestContext, status: SwarmStatus, opened: OpenSess
         raise ApiError(409, f"swarm {status.name} does not have branching enabled")
 
 
-@router.get("/{id}/tree", **describe_route(schemas.TreePage))
+@router.get("/swarms/{id}/tree", **describe_route(schemas.TreePage))
 def get_tree(
     call: ReadContext,
     id: str,
@@ -208,7 +214,7 @@ def get_tree(
         return JsonResponse(build_tree_page(opened, filter, limit, cursor), at=opened)
 
 
-@router.get("/{id}/branches", **describe_route(schemas.BranchListResponse))
+@router.get("/swarms/{id}/branches", **describe_route(schemas.BranchListResponse))
 def get_branches(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
@@ -220,7 +226,8 @@ def get_branches(
 
 
 @router.post(
-    "/{id}/branches", **describe_route(schemas.CreateBranchResponse, status=201, request=schemas.CreateBranchRequest)
+    "/swarms/{id}/branches",
+    **describe_route(schemas.CreateBranchResponse, status=201, request=schemas.CreateBranchRequest),
 )
 async def create_branch(
     call: WriteContext,
@@ -237,7 +244,7 @@ async def create_branch(
 
 
 @router.post(
-    "/{id}/switch-branch", **describe_route(schemas.CurrentBranchResponse, request=schemas.SwitchBranchRequest)
+    "/swarms/{id}/switch-branch", **describe_route(schemas.CurrentBranchResponse, request=schemas.SwitchBranchRequest)
 )
 async def switch_branch(
     call: WriteContext,
@@ -252,7 +259,7 @@ async def switch_branch(
         )
 
 
-@router.post("/{id}/compare", **describe_route(schemas.CompareResponse, request=schemas.CompareRequest))
+@router.post("/swarms/{id}/compare", **describe_route(schemas.CompareResponse, request=schemas.CompareRequest))
 def compare(
     call: ReadContext, id: str, request: Annotated[schemas.CompareRequest, Depends(RequestBody(schemas.CompareRequest))]
 ) -> JsonResponse:
@@ -267,7 +274,7 @@ def compare(
 # Events
 
 
-@router.get("/{id}/events", **describe_route(schemas.SwarmEventsResponse, EVENTS))
+@router.get("/swarms/{id}/events", **describe_route(schemas.SwarmEventsResponse, EVENTS))
 async def get_events(
     call: ReadContext,
     id: str,
@@ -346,3 +353,51 @@ async def _stream_events(
 
 def _is_wanted(event: BaseSwarmEvent, types: frozenset[str] | None, agent: str | None) -> bool:
     return (types is None or event.type in types) and agent in (None, event.agent)
+
+
+# Experiments
+
+
+@router.get("/sessions/{id}/experiments", **describe_route(schemas.ExperimentListResponse))
+def list_experiments(
+    call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
+    """List the experiments of a session with their results so far, oldest first."""
+    with call.read_session(id) as opened:
+        page, next_cursor = get_page(list_session_experiments(opened.session), limit, cursor)
+        results = [build_result_json(result) for result in page]
+        return JsonResponse(schemas.ExperimentListResponse(experiments=results, next=next_cursor), at=opened)
+
+
+@router.post(
+    "/sessions/{id}/experiments",
+    **describe_route(schemas.CreateExperimentResponse, status=202, request=schemas.CreateExperimentRequest),
+)
+async def create_experiment(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.CreateExperimentRequest, Depends(RequestBody(schemas.CreateExperimentRequest))],
+) -> JsonResponse:
+    """Start an experiment: run several arms from one place, each several times, and compare them."""
+    async with use_session(call, id) as opened:
+        return JsonResponse(
+            await call.state.experiments.create(opened, request, await call.find_workspace(opened)), 202
+        )
+
+
+@router.get("/experiments/{id}", **describe_route(schemas.ExperimentResponse))
+def get_experiment(call: ReadContext, id: str) -> JsonResponse:
+    """Return the progress and results of an experiment."""
+    return JsonResponse(call.state.experiments.get_state(id, call.token))
+
+
+@router.post(
+    "/experiments/{id}/stop",
+    **describe_route(schemas.ExperimentResponse, request=schemas.EmptyRequest, allow_empty=True),
+)
+async def stop_experiment(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
+    """Stop an experiment. Finished runs keep their results."""
+    experiments = call.state.experiments
+    state = await asyncio.to_thread(experiments.get_state, id, call.token)
+    await experiments.stop(state.session_id, id)
+    return JsonResponse(await asyncio.to_thread(experiments.get_state, id, call.token))

@@ -1,8 +1,12 @@
-"""Routes for the content of a session: tree, entries, paths, contexts, branches, comparisons, and appending."""
+"""Routes for the content of a session: tree, entries, paths, contexts, branches, comparisons, and appending.
+
+The functions that build rows of the tree and of paths from entries are also used by the live events.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
@@ -10,30 +14,50 @@ from msgspec.structs import replace
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import encode_explanation, explain
-from sessiontree.core.entries import Body, BranchPoint, JsonObject
-from sessiontree.core.messages import assistant, user
-from sessiontree.core.outline import Filter
+from sessiontree.core.entries import (
+    Body,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    CustomMessage,
+    Entry,
+    JsonObject,
+    Message,
+)
+from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, EXECUTIONS, describe_execution
+from sessiontree.core.messages import (
+    assistant,
+    coerce_string,
+    extract_text,
+    get_answered_call,
+    get_model,
+    get_role,
+    get_tool_calls,
+    is_object,
+    iter_blocks,
+    list_usages,
+    sum_usage,
+    user,
+)
+from sessiontree.core.outline import Filter, Outline
+from sessiontree.core.plan import is_merge
+from sessiontree.errors import InvalidOperation
+from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.server import schemas
-from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, WriteContext
-from sessiontree.server.entry_rows import (
-    UnrenderedPathRow,
-    build_branch_list,
-    build_path_rows,
-    build_tree_rows,
-    get_branch,
-    read_line,
-)
+from sessiontree.server.app_state import Cursor, JsonResponse, Limit, ReadContext, RequestBody, WriteContext
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.openapi import describe_route
-from sessiontree.server.pagination import LAST_PAGE, Cursor, Limit, parse_offset, split_cursor
+from sessiontree.server.response_content import LAST_PAGE, HtmlCache, get_page, parse_offset, split_cursor
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session import NewEntry, compare, diff
+from sessiontree.session import BranchInfo, Item, Session, compare, diff
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
 At = Annotated[str, Query(min_length=1, max_length=300)]
 DEFAULT_PLACE = "HEAD"
+MAX_RESULT_LENGTH = 10_000
+"""Characters of a tool result in the row of its call. The row of the result contains all of it."""
 
 
 @router.get("/tree", **describe_route(schemas.TreePage))
@@ -127,7 +151,7 @@ def get_path(
         made = schemas.PathPage(
             at=leaf,
             total=len(path),
-            entries=[telling.row for telling in rows],
+            entries=[unrendered.row for unrendered in rows],
             next=f"{leaf or ''}.{end}" if end < len(path) else None,
             previous=f"{leaf or ''}.{max(0, first - limit)}" if first else None,
         )
@@ -135,7 +159,7 @@ def get_path(
 
     def render_page(opened: OpenSession, made: tuple[schemas.PathPage, list[UnrenderedPathRow]]) -> schemas.PathPage:
         page, rows = made
-        return replace(page, entries=[telling.render(opened.html_cache) for telling in rows]) if html else page
+        return replace(page, entries=[unrendered.render(opened.html_cache) for unrendered in rows]) if html else page
 
     return call.respond_cached(id, build_page, render_page)
 
@@ -172,6 +196,25 @@ def get_branches(
     return call.respond_cached(id, lambda opened: build_branch_list(opened.session, limit, cursor))
 
 
+def build_branch_list(session: Session, limit: int, cursor: str | None) -> schemas.BranchListResponse:
+    """Build a page of the branches. Raises `ApiError`."""
+    page, following = get_page(session.branches, limit, cursor)
+    return schemas.BranchListResponse(
+        branches=[_build_branch(info) for info in page], current=session.heads.current, next=following
+    )
+
+
+def _build_branch(info: BranchInfo) -> schemas.BranchResponse:
+    return schemas.BranchResponse(
+        name=info.name,
+        head=info.head,
+        entry_count=info.entry_count,
+        created_at=info.created_at,
+        description=info.description,
+        archived=info.archived,
+    )
+
+
 @router.get("/diff", **describe_route(schemas.DiffResponse))
 def get_diff(call: ReadContext, id: str, a: At, b: At) -> JsonResponse:
     """Compare two places from their common ancestor."""
@@ -202,7 +245,7 @@ def append(
         session = opened.session
         branch = session.heads.current if request.branch is None else session.branch(request.branch).name
         call.state.check_idle(opened, branch)
-        entry_id = session.append_at_head(lambda: NewEntry(body, extra), branch=branch).id
+        entry_id = session.append_at_head(lambda: Item(body, extra), branch=branch).id
         return JsonResponse(
             schemas.AppendEntryResponse(id=entry_id, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened
         )
@@ -216,9 +259,168 @@ def _build_entry_body(request: schemas.AppendEntryRequest) -> tuple[Body, JsonOb
             body, extra = parse_entry(request.entry)
         except IncompleteEntry as lacking:
             raise ApiError(422, f"the entry needs {lacking}") from None
+        except InvalidOperation as error:
+            raise ApiError(422, str(error)) from None
         if isinstance(body, BranchPoint):
             raise ApiError(422, "use POST …/branches to create a branch")
         return body, extra
     if request.role is None or request.text is None:
         raise ApiError(422, "send either a role and a text, or an entry")
     return (user(request.text) if request.role == "user" else assistant(request.text)), {}
+
+
+# Rows
+
+
+def get_branch(entry: Entry) -> str | None:
+    return entry.branch if isinstance(entry.branch, str) else None
+
+
+def read_line(entry: Entry) -> JsonObject:
+    """Return the JSON object of an entry, or its raw text if it is unreadable."""
+    try:
+        return read_object(entry.raw)
+    except NotJson as error:
+        raw = entry.raw.decode("utf-8", "replace")
+        return {"type": entry.type, "id": entry.id, "unreadable": str(error), "raw": raw}
+
+
+def build_tree_rows(opened: OpenSession, outline: Outline, rows: range) -> list[schemas.TreeRow]:
+    """Build rows of the tree in drawing order."""
+    shape, tree = outline.shape, opened.session.tree
+    built: list[schemas.TreeRow] = []
+    for row in rows:
+        position = outline.rows[row]
+        above = shape.parent_positions[position]
+        shown = outline.nearest_rows[above] if above >= 0 else -1
+        entry = tree[outline.get_id(row)]
+        built.append(
+            _build_tree_row(opened, entry, None if shown < 0 else outline.get_id(shown), entry.id in shape.path)
+        )
+    return built
+
+
+def build_tree_row(opened: OpenSession, entry: Entry) -> schemas.TreeRow:
+    """Build the row of a new entry at the end of a branch."""
+    return _build_tree_row(opened, entry, opened.session.tree.parent(entry.id), entry.id == opened.leaf)
+
+
+def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, active: bool) -> schemas.TreeRow:
+    preview = opened.get_preview(entry)
+    return schemas.TreeRow(
+        id=entry.id,
+        parent=parent,
+        type=entry.type,
+        role=preview.role,
+        label=opened.session.tree.label(entry.id),
+        branch=get_branch(entry),
+        depth=opened.get_depth(entry.id),
+        timestamp=preview.timestamp,
+        text=preview.text,
+        active=active,
+    )
+
+
+class UnrenderedPathRow(NamedTuple):
+    """A path row and its Markdown text, which is rendered later, while the session is not locked."""
+
+    row: schemas.PathRow
+    prose: str | None
+
+    def render(self, html_cache: HtmlCache) -> schemas.PathRow:
+        return self.row if self.prose is None else replace(self.row, html=html_cache.render(self.prose))
+
+
+def build_path_rows(opened: OpenSession, path: Sequence[Entry], rows: range) -> list[UnrenderedPathRow]:
+    """Build rows of a path, with the results of tool calls."""
+    following = [(entry, entry.decode()) for entry in path[rows.start : rows.stop]]
+    answers = {
+        call: body.message
+        for body in (
+            *(body for _, body in following),
+            *_iter_tool_results(path[rows.stop : rows.stop + CALL_SEARCH_LIMIT]),
+        )
+        if isinstance(body, Message) and (call := get_answered_call(body.message)) is not None
+    }
+    return [build_path_row(opened, entry, body, answers) for entry, body in following]
+
+
+def _iter_tool_results(entries: Iterable[Entry]) -> Iterator[Body]:
+    """Yield the bodies after a page, up to the next user message; they may contain tool results."""
+    for entry in entries:
+        body = entry.decode()
+        if isinstance(body, Message) and get_role(body.message) == "user":
+            return
+        yield body
+
+
+def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[str, JsonObject]) -> UnrenderedPathRow:
+    """Build the row of an entry. `answers` contains the results of tool calls by call id."""
+    message = body.message if isinstance(body, Message) else {}
+    text_content = _get_text(body)
+    costs = [found for usage in list_usages(body) if (found := sum_usage(usage)) is not None]
+    uses = [_build_tool_use(call.name, call.arguments, answers.get(call.id)) for call in get_tool_calls(message)]
+    model = get_model(message)
+    usage = message.get("usage")
+    thinking = "\n".join(coerce_string(block.get("thinking")) for block in iter_blocks(message.get("content"))).strip()
+    images = sum(block.get("type") == "image" for block in iter_blocks(_get_content(body)))
+    preview = opened.get_preview(entry)
+    row = schemas.PathRow(
+        id=entry.id,
+        parent=opened.session.tree.parent(entry.id),
+        type=entry.type,
+        role=preview.role,
+        label=opened.session.tree.label(entry.id),
+        branch=get_branch(entry),
+        timestamp=preview.timestamp,
+        text=preview.text if text_content is None else text_content,
+        thinking=thinking or UNSET,
+        tools=uses or UNSET,
+        error=coerce_string(message.get("errorMessage")) or UNSET,
+        failed=_has_failed(message) or UNSET,
+        images=images or UNSET,
+        merge=is_merge(body) or UNSET,
+        cost=sum(item.cost for item in costs) if costs else UNSET,
+        tokens=sum(item.tokens for item in costs) if costs else UNSET,
+        model=":".join(model) if model is not None else UNSET,
+        usage=usage if is_object(usage) else UNSET,
+    )
+    return UnrenderedPathRow(row, text_content if get_answered_call(message) is None else None)
+
+
+def _get_content(body: Body) -> Any:
+    match body:
+        case Message(message):
+            return message.get("content")
+        case CustomMessage(content=content):
+            return content
+        case _:
+            return None
+
+
+def _has_failed(message: JsonObject) -> bool:
+    """Return whether a tool or a command reported an error."""
+    return message.get("isError") is True or describe_execution(message).has_failed
+
+
+def _get_text(body: Body) -> str | None:
+    """Return the full text of an entry, or `None` if it has no text for readers."""
+    match body:
+        case Message(message):
+            if get_role(message) in EXECUTIONS:
+                command, output, *_ = describe_execution(message)
+                return f"$ {command}\n{output}"
+            return extract_text(message.get("content")) or coerce_string(message.get("summary"))
+        case CustomMessage(content=content):
+            return extract_text(content)
+        case BranchSummary(summary=summary) | Compaction(summary=summary):
+            return summary
+        case _:
+            return None
+
+
+def _build_tool_use(name: str, arguments: Any, answer: JsonObject | None) -> schemas.ToolUse:
+    if answer is None:
+        return schemas.ToolUse(name=name, arguments=arguments, result=None, ok=None)
+    result = extract_text(answer.get("content"))[:MAX_RESULT_LENGTH]
+    return schemas.ToolUse(name=name, arguments=arguments, result=result, ok=answer.get("isError") is not True)

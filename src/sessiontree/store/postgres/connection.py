@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: a pool for each database, and retries.
+"""Connections to PostgreSQL: a pool for each database, retries, and waiting for changes.
 
 If the connection or the server fails, the work is retried with growing pauses for `RETRY_SECONDS`, and for less if the
 database was never reached, since its address may be wrong. So all work must be safe to run twice. If the database
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sessiontree.errors import OutcomeUnknown, SessionTreeError, StoreError
 from sessiontree.store.postgres.address import Address
-from sessiontree.store.postgres.change_listener import ChangeListener
 from sessiontree.store.postgres.driver import (
     MAX_PAUSE,
     MIN_PAUSE,
@@ -27,7 +26,7 @@ from sessiontree.store.postgres.driver import (
     is_transient,
     open_connection,
 )
-from sessiontree.store.postgres.schema import ensure_schema
+from sessiontree.store.postgres.schema import CHANNEL, ensure_schema
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
@@ -38,6 +37,10 @@ FIRST_RETRY_SECONDS = 5.0
 """The same for a database that this process has never reached."""
 MAX_CONNECTIONS = 16
 """The maximum number of connections of a process to one database."""
+POLL_SECONDS = 1.0
+"""Seconds between two polls."""
+LINGER_SECONDS = 10.0
+"""Seconds that the connection is kept open after the last waiter left."""
 T = TypeVar("T")
 
 
@@ -138,3 +141,77 @@ def get_database(address: Address) -> PostgresDatabase:
     """Return the `PostgresDatabase` of this process for an address. A forked process has another one."""
     key = os.getpid(), address.url
     return _databases.get(key) or _databases.setdefault(key, PostgresDatabase(address))
+
+
+class ChangeListener:
+    """Listens for changes of sessions in one database with LISTEN and NOTIFY, and polls where that fails.
+
+    A notification carries only the key of a session's row. The waiter then queries where the session ends. So a lost,
+    duplicate or late notification is harmless: it costs at most `POLL_SECONDS`. One connection listens for all waiters
+    of this process.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._subscribers: dict[int, set[threading.Event]] = {}
+        self._thread: threading.Thread | None = None
+
+    def subscribe(self, key: int) -> threading.Event:
+        """Return an event that is set from now on whenever the session may have grown."""
+        event = threading.Event()
+        with self._lock:
+            self._subscribers.setdefault(key, set()).add(event)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="sessiontree-watch", daemon=True)
+                self._thread.start()
+        return event
+
+    def unsubscribe(self, key: int, event: threading.Event) -> None:
+        with self._lock:
+            waiting = self._subscribers[key]
+            waiting.discard(event)
+            if not waiting:
+                del self._subscribers[key]
+
+    def _listen(self) -> None:
+        pause = MIN_PAUSE
+        idle_since: float | None = None
+        while True:
+            with suppress(get_driver_error()), self._connect() as connection:
+                connection.execute(f"LISTEN {CHANNEL}".encode())
+                pause = MIN_PAUSE
+                self._notify()  # for changes before LISTEN
+                while not self._is_idle_too_long(idle_since):
+                    idle_since = self._get_idle_start(idle_since)
+                    self._receive(connection)
+            idle_since = self._get_idle_start(idle_since)
+            self._notify()
+            with self._lock:
+                if not self._subscribers and self._is_idle_too_long(idle_since):
+                    self._thread = None
+                    return
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+
+    def _receive(self, connection: Connection) -> None:
+        for notice in connection.notifies(timeout=POLL_SECONDS, stop_after=1):
+            if notice.payload.isdecimal():
+                self._notify(int(notice.payload))
+
+    def _get_idle_start(self, since: float | None) -> float | None:
+        with self._lock:
+            return None if self._subscribers else since or time.monotonic()
+
+    @staticmethod
+    def _is_idle_too_long(idle_since: float | None) -> bool:
+        return idle_since is not None and time.monotonic() - idle_since > LINGER_SECONDS
+
+    def _notify(self, key: int | None = None) -> None:
+        """Wake the waiters of one session, or all."""
+        with self._lock:
+            events = [
+                event for number, several in self._subscribers.items() if key in (None, number) for event in several
+            ]
+        for event in events:
+            event.set()

@@ -26,9 +26,9 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import VERSION
+from sessiontree.format.digest import EntryTotals
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import TailBlock
-from sessiontree.format.totals import EntryTotals
 
 STORED_NAME_LIMIT = 500
 """The longest id in an index, in characters."""

@@ -28,8 +28,7 @@ from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, Store, join_lin
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
-from sessiontree.store.postgres.change_listener import POLL_SECONDS
-from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.connection import POLL_SECONDS, PostgresDatabase, get_database
 from sessiontree.store.postgres.rows import (
     LineRow,
     SummaryDelta,

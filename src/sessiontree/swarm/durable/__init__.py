@@ -1,7 +1,6 @@
 """Durable swarms: agents run in worker processes, on this machine or others, and survive crashes. Based on DBOS.
 
-database      the SQLite or PostgreSQL database that holds jobs, and the job messages
-roster        the list of workers, their jobs and their leases
+database      the SQLite or PostgreSQL database: jobs, the messages about them, and the roster of workers
 exactly_once  a session that never writes an entry twice, and a store for model answers that are not written yet
 executor      the swarm's side: sends jobs to workers and waits for them
 worker        the worker's side: takes jobs and runs them

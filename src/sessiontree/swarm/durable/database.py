@@ -1,4 +1,4 @@
-"""The database that holds jobs for workers, and the messages that are exchanged through it.
+"""The database of durable swarms: jobs and the messages about them.
 
 It is a SQLite file in the home folder for one machine, or PostgreSQL for several. It contains only JSON, never code.
 """
@@ -22,9 +22,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import format_os_error, make_private_directory, open_private
-from sessiontree.store.lock_wait import lock_file
+from sessiontree.store.lock import lock_file
 from sessiontree.store.postgres.address import find_address
-from sessiontree.swarm.executor import SwarmJob
+from sessiontree.swarm.agent_runner import SwarmJob
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"

@@ -34,7 +34,7 @@ from sessiontree.model.base import (
     Request,
     build_cut_off_error,
 )
-from sessiontree.session import Branch, NewEntry, Place, Session
+from sessiontree.session import Branch, Item, Place, Session
 from sessiontree.store.base import Store
 
 STEP_NAME = "answer"
@@ -64,11 +64,11 @@ class IdempotentSession(Session):
         extra: JsonObject | None = None,
         expected: EntryId | UnsetType | None = UNSET,
     ) -> Entry:
-        return self.extend([NewEntry(body, extra)], parent=parent, branch=branch, expected=expected)[0]
+        return self.extend([Item(body, extra)], parent=parent, branch=branch, expected=expected)[0]
 
     def extend(
         self,
-        bodies: Iterable[Body | NewEntry],
+        bodies: Iterable[Body | Item],
         *,
         parent: Place | UnsetType = UNSET,
         branch: str | UnsetType | None = UNSET,
@@ -99,16 +99,16 @@ class IdempotentSession(Session):
             return expected
         return self.heads.heads.get(branch) if isinstance(branch, str) else self.heads.leaf
 
-    def _assign_ids(self, bodies: Iterable[Body | NewEntry], place: EntryId | None) -> list[NewEntry]:
-        items = [body if isinstance(body, NewEntry) else NewEntry(body) for body in bodies]
-        named: list[NewEntry] = []
+    def _assign_ids(self, bodies: Iterable[Body | Item], place: EntryId | None) -> list[Item]:
+        items = [body if isinstance(body, Item) else Item(body) for body in bodies]
+        named: list[Item] = []
         for item in items:
             content = msgspec.json.encode([item.body, item.extra], order="deterministic", enc_hook=str)
             place = item.id or sha256(f"{self._job_id}\0{place}\0".encode() + content).hexdigest()[:16]
             named.append(item._replace(id=place))
         return named
 
-    def _find_written_items(self, items: Sequence[NewEntry]) -> list[Entry] | None:
+    def _find_written_items(self, items: Sequence[Item]) -> list[Entry] | None:
         """Return the entries if they are already written. They were written all together or not at all."""
         found = [self.tree[item.id] for item in items if item.id is not None and item.id in self.tree]
         return found if items and len(found) == len(items) else None

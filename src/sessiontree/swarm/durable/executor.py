@@ -23,7 +23,7 @@ from sessiontree.core.messages import coerce_string, extract_text, get_role, get
 from sessiontree.errors import StoreError
 from sessiontree.library import catalog
 from sessiontree.session import Session
-from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
+from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT, RunJob, SwarmJob
 from sessiontree.swarm.durable.database import (
     APPLICATION,
     QUEUE,
@@ -36,7 +36,7 @@ from sessiontree.swarm.durable.database import (
     describe_error,
     encode,
 )
-from sessiontree.swarm.durable.roster import Roster, WorkerInfo, build_home_id
+from sessiontree.swarm.durable.worker_roster import Roster, WorkerInfo, build_home_id
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
@@ -51,7 +51,6 @@ from sessiontree.swarm.events import (
     SwarmTurnStart,
     build_spool_path,
 )
-from sessiontree.swarm.executor import RunJob, SwarmJob
 from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import CompleteAction, FailAction, read_action
 from sessiontree.swarm.replay import TrackedAgent
@@ -187,17 +186,12 @@ class DurableExecutor:
         self._handed_over.discard(job.swarm)
         async with self._slots:
             client, roster = await self._connect()
-            id = await self._find_active(client, job) or await self._submit(client, roster, job)
+            # Before the job is sent: the relay would miss what a fast worker writes before it reads the session.
+            relay = await asyncio.to_thread(EventRelay, self._session, job) if self._session.file is None else None
             try:
-                if self._session.file is None:
-                    self._relays[id] = await asyncio.to_thread(EventRelay, self._session, job)
-                status = await self._wait_for_end(client, roster, id)
-            except asyncio.CancelledError:
-                if job.swarm not in self._handed_over:
-                    await self._cancel(client, roster, id)
-                raise
+                id = await self._find_active(client, job) or await self._submit(client, roster, job)
+                status = await self._wait_for_job(client, roster, job, id, relay)
             finally:
-                relay = self._relays.pop(id, None)
                 if relay is not None:
                     relay.close()
             await self._call(client.delete_workflow, id)
@@ -207,6 +201,21 @@ class DurableExecutor:
                 raise StoreError(self._location, f"a worker could not run agent {job.agent}: {report.error}")
         elif status.status != WorkflowStatusString.CANCELLED.value:
             raise StoreError(self._location, f"agent {job.agent} was abandoned after repeated worker crashes")
+
+    async def _wait_for_job(
+        self, client: DBOSClient, roster: Roster, job: SwarmJob, id: str, relay: EventRelay | None
+    ) -> WorkflowStatus:
+        """Wait until a job is over. If this process is cancelled, cancel the job, unless another process runs it."""
+        if relay is not None:
+            self._relays[id] = relay
+        try:
+            return await self._wait_for_end(client, roster, id)
+        except asyncio.CancelledError:
+            if job.swarm not in self._handed_over:
+                await self._cancel(client, roster, id)
+            raise
+        finally:
+            self._relays.pop(id, None)
 
     def hand_over(self, swarm: str) -> None:
         self._handed_over.add(swarm)

@@ -34,7 +34,7 @@ from sessiontree.swarm.durable.database import (
     encode,
 )
 from sessiontree.swarm.durable.exactly_once import AnswerStore, IdempotentSession, StoringModel
-from sessiontree.swarm.durable.roster import LEASE, Roster, WorkerInfo, build_home_id
+from sessiontree.swarm.durable.worker_roster import LEASE, Roster, WorkerInfo, build_home_id
 from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.swarm import Swarm
 

@@ -32,7 +32,7 @@ from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
 from sessiontree.session import Branch, Place, Session
 from sessiontree.swarm.agent_runner import select_original_tools
-from sessiontree.swarm.budget import Budget, Spending
+from sessiontree.swarm.budget import Budget, Spending, check_budget
 from sessiontree.swarm.budget_enforcement import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.experiment.results import (
     MAX_RUNS,
@@ -64,7 +64,7 @@ from sessiontree.swarm.experiment.scoring import (
 from sessiontree.swarm.experiment.statistics import Better
 from sessiontree.swarm.experiment.statistics import Estimate as Estimate
 from sessiontree.swarm.lease import open_lease
-from sessiontree.swarm.status import MAX_DENIED
+from sessiontree.swarm.records import MAX_DENIED
 
 DEFAULT_CONCURRENCY = 4
 
@@ -121,7 +121,7 @@ class ExperimentOptions(TypedDict, total=False):
     """Permissions for the tool calls of all runs. Without them, all tools may be used."""
 
 
-async def run_experiment(
+async def experiment(
     session: Session,
     place: Place,
     arms: Iterable[Arm],
@@ -139,10 +139,10 @@ async def run_experiment(
     this coroutine, running runs are aborted and finished runs are kept; `Experiment.open` resumes the experiment.
     Raises `InvalidOperation`, with nothing written, if the experiment cannot start.
     """
-    experiment = Experiment.create(
+    planned = Experiment.create(
         session, place, arms, runs=runs, scorers=scorers, metric=metric, seed=seed, name=name, **options
     )
-    return await experiment.run()
+    return await planned.run()
 
 
 class Experiment:
@@ -345,7 +345,7 @@ class Experiment:
             thinking=arm.thinking,
             permissions=self._options.get("permissions"),
         )
-        with open_branch_agent(branch, model, self._options.get("hooks"), options) as agent:
+        async with open_branch_agent(branch, model, self._options.get("hooks"), options) as agent:
             agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
             start = time.monotonic()
             try:
@@ -468,7 +468,7 @@ def _describe_failure(outcome: Outcome) -> str | None:
     if outcome.error is not None:
         return str(outcome.error)
     if not outcome.ok or outcome.message is None:
-        return "a handler cancelled the request"
+        return outcome.stop_text or "a handler cancelled the request"
     body = outcome.message.body
     return describe_shortcoming(body.message) if isinstance(body, Message) else None
 
@@ -484,8 +484,7 @@ def _check_options(options: ExperimentOptions) -> None:
     concurrency, budget = options.get("concurrency", DEFAULT_CONCURRENCY), options.get("budget")
     if concurrency < 1:
         raise InvalidOperation(f"the concurrency must be at least 1, not {concurrency}")
-    if budget is not None:
-        budget.check()
+    check_budget(budget)
 
 
 def _check_place(plan: ExperimentPlan, tree: Tree) -> None:

@@ -11,60 +11,56 @@ import time
 from asyncio import AbstractEventLoop, Lock, get_running_loop, to_thread
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 
-from sessiontree.commands.registry import is_prompt_line
+from sessiontree.commands.registry import LEVELS, is_prompt_line
 from sessiontree.core.entries import Message
-from sessiontree.core.number_text import pluralize
-from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as hook_events
 from sessiontree.hooks.events import Event
 from sessiontree.library.catalog import check_copyable
 from sessiontree.tui.keys import format_hints
-from sessiontree.tui.services.completion import Completer, find_mentions
-from sessiontree.tui.services.drafts import DraftFile, EditorDraft, History, to_history_item
+from sessiontree.tui.services.input import (
+    Completer,
+    DraftFile,
+    EditorDraft,
+    History,
+    read_mentioned_images,
+    to_history_item,
+)
+from sessiontree.tui.services.terminal import edit_externally
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
-from sessiontree.tui.widgets.controls import SafeStatic
+from sessiontree.tui.widgets.controls import QueueLines, StatusLine
 from sessiontree.tui.widgets.editor import CHAT_BINDINGS, CompletionPopup, Editor
 from sessiontree.tui.widgets.footer import Footer, UsageCounter, build_footer_state
 from sessiontree.tui.widgets.permission_panel import PermissionPanel
 from sessiontree.tui.widgets.transcript import Transcript
-from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
+from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, BlockKind, TranscriptBlock
 
 if TYPE_CHECKING:
     from sessiontree.agent.agent import Agent
     from sessiontree.commands.controller import SessionController
-    from sessiontree.core.entries import JsonObject
     from sessiontree.session import Session
     from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
-FRAME_SECONDS = 1 / 20
-"""Minimum time between two redraws of streamed text."""
 PAGE_ENTRIES = 60
 """Number of entries shown at first, and loaded each time the user scrolls to the top."""
 DOUBLE_PRESS_SECONDS = 0.5
 """Maximum time between two presses of a key that count as a double press."""
 DRAFT_SECONDS = 0.3
 """Delay between a change in the editor and saving the draft."""
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+DELTA_BLOCKS: dict[str, BlockKind] = {"text": "answer", "thinking": "thought", "tool_call": "tool"}
+"""The kind of block for each kind of streamed text."""
 MAX_OUTPUT_LINES = 40
 """Longer output of a command opens in a dialog instead of the transcript."""
 
 
 class ChatScreen(Screen[None]):
-    DEFAULT_CSS = """
-    ChatScreen { background: $background; layers: base; }
-    #work, #queue { height: auto; padding: 0 1; display: none; }
-    #work.-shown, #queue.-shown { display: block; }
-    #work { color: $accent; }
-    #queue { color: $muted; }
-    """
+    DEFAULT_CSS = "ChatScreen { background: $background; layers: base; }"
     AUTO_FOCUS = "Editor"
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
@@ -85,40 +81,29 @@ class ChatScreen(Screen[None]):
         self.history = History()
         self._draft_file: DraftFile | None = None
         """Draft of the current session."""
-        self._status_line = SafeStatic(id="work")
-        self._queue_line = SafeStatic(id="queue")
+        self.status_line = StatusLine()
+        self._queue_lines = QueueLines()
         self._usage = UsageCounter(self, self.update_footer)
         self._earlier_ids: list[str] = []
         """Ids of the entries on the path that are not loaded into the transcript yet."""
-        self._streaming: list[TranscriptBlock] = []
-        """Blocks of the answer being streamed."""
         self._shell_blocks: list[TranscriptBlock] = []
         """Blocks of shell commands whose output is not written to the session yet."""
-        self._changed_blocks: set[TranscriptBlock] = set()
-        self._frame_timer: Timer | None = None
         self._draft_timer: Timer | None = None
-        self._activity = ""
-        """Label of the current activity, empty when idle."""
         self._prompt_lock = Lock()
         """Keeps prompts in order while the images of one are being read."""
-        self._abort_hint = self._edit_queue_hint = ""
         self._last_error = ""
         """The last error shown since the last user action."""
-        self._activity_start = 0.0
-        self._countdown_end: float | None = None
-        """End of the countdown in the status line, if there is one."""
         self._last_escape = 0.0
         self._last_quit_request = 0.0
         self._unwritten_prompt = ""
         """The last prompt, until it is written to the session."""
-        self._queued_prompts: tuple[str, ...] = ()
         self._ui_thread = 0
         self._event_loop: AbstractEventLoop | None = None
 
     def compose(self) -> ComposeResult:
         yield self.transcript
-        yield self._status_line
-        yield self._queue_line
+        yield self.status_line
+        yield self._queue_lines
         yield self.permission
         yield self._popup
         yield self.editor
@@ -129,9 +114,8 @@ class ChatScreen(Screen[None]):
         self.transcript.set_renderer(
             BlockRenderer(self.app.transcript_styles, unfold_hint=format_hints(self, ("unfold", "to expand")))
         )
-        self._abort_hint = format_hints(self, ("abort", "to abort"))
-        self._edit_queue_hint = format_hints(self, ("take_back", "to edit"))
-        self.set_interval(0.12, self._update_spinner)
+        self.status_line.hint = format_hints(self, ("abort", "to abort"))
+        self._queue_lines.hint = format_hints(self, ("take_back", "to edit"))
 
     # Session
 
@@ -152,14 +136,14 @@ class ChatScreen(Screen[None]):
             self.save_draft()
             self.editor.clear_text()
         if is_new_session or not controller.is_running:
-            self._streaming = []
+            self.transcript.streaming = []
         if is_new_session:
             self._shell_blocks = []
         path = controller.branch.path()
         shown = path[-PAGE_ENTRIES:]
         self._earlier_ids = [entry.id for entry in path[:-PAGE_ENTRIES]]
         self.block_builder = BlockBuilder(self.app.renderers)
-        unwritten = [*self._streaming, *self._shell_blocks]
+        unwritten = [*self.transcript.streaming, *self._shell_blocks]
         self.transcript.show_blocks([*self.block_builder.build_all(shown), *unwritten], earlier=len(path) - len(shown))
         if not shown and not unwritten:
             self.transcript.append(TranscriptBlock("note", text=self._format_welcome()))
@@ -170,7 +154,7 @@ class ChatScreen(Screen[None]):
             self._draft_file = DraftFile(controller.session, second=not self.app.is_alone)
             if not self.editor.text and not (draft := self._draft_file.read()).is_empty:
                 self.editor.restore_draft(draft)
-            if self._queued_prompts:  # saved in the draft of the previous session
+            if self._queue_lines.prompts:  # saved in the draft of the previous session
                 self._show_queue(())
             self.app.check_session(controller.session)
         self.update_footer()
@@ -240,8 +224,7 @@ class ChatScreen(Screen[None]):
         assert controller is not None
         async with self._prompt_lock:
             await self.app.model_found.wait()
-            paths = find_mentions(text)
-            images = await to_thread(_read_images, paths, controller.cwd) if paths else []
+            images = await to_thread(read_mentioned_images, text, controller.cwd) if "@" in text else []
         if controller.is_running:
             agent, self._unwritten_prompt = controller.agent, ""
             await (agent.follow_up(text, images) if is_follow_up else agent.steer(text, images))
@@ -250,7 +233,7 @@ class ChatScreen(Screen[None]):
         outcome = await controller.send_prompt(text, images)
         if outcome.cancelled:
             if not outcome.aborted:
-                self.show_output("Cancelled by a handler.")
+                self.show_output("A hook cancelled the message.")
             self._restore_input(text, is_prompt=True)
 
     async def run_command(self, line: str) -> None:
@@ -351,25 +334,7 @@ class ChatScreen(Screen[None]):
             self._last_error = text
 
     def show_activity(self, label: str, *, countdown: float | None = None) -> None:
-        """Show a label in the status line, or hide the line if it is empty. `countdown` counts down seconds."""
-        if label and not self._activity:
-            self._activity_start = time.monotonic()
-        self._activity = label
-        self._countdown_end = None if countdown is None else time.monotonic() + countdown
-        self._status_line.set_class(bool(label), "-shown")
-        self._update_spinner()
-
-    def _update_spinner(self) -> None:
-        if self._activity:
-            seconds = time.monotonic() - self._activity_start
-            spinner = SPINNER[int(seconds * 8) % len(SPINNER)]
-            duration = (
-                f"{seconds:.0f} s"
-                if self._countdown_end is None
-                else f"in {max(0.0, self._countdown_end - time.monotonic()):.0f} s"
-            )
-            parts = [f"{spinner} {escape_line(self._activity)}", duration, self._abort_hint]
-            self._status_line.set_text(" · ".join(filter(None, parts)))
+        self.status_line.show_activity(label, countdown)
 
     def set_status(self, key: str, text: str | None) -> None:
         self.footer.statuses.pop(key, None)
@@ -386,10 +351,10 @@ class ChatScreen(Screen[None]):
 
     def _show_event(self, event: Event) -> None:
         match event:
-            case hook_events.MessageDelta():
-                self._append_delta(event)
+            case hook_events.MessageDelta(kind=kind, text=text, name=name):
+                self.transcript.append_delta(DELTA_BLOCKS[kind], text, name)
             case hook_events.MessageStart(role="assistant"):
-                self._streaming = []
+                self.transcript.streaming = []
                 self.show_activity("working")
             case hook_events.MessageEnd(entry=entry):
                 self._show_entry(entry)
@@ -405,7 +370,7 @@ class ChatScreen(Screen[None]):
                 )
                 if block is not None:
                     block.text = (block.text + text)[-100_000:]
-                    self._schedule_redraw(block)
+                    self.transcript.schedule_update(block)
             case hook_events.ToolEnd(call=call):
                 block = self.block_builder.find_call(call.id)
                 if block is not None:
@@ -445,34 +410,6 @@ class ChatScreen(Screen[None]):
             case _:
                 pass
 
-    def _append_delta(self, delta: hook_events.MessageDelta) -> None:
-        """Append streamed text to the last block, or start a new block."""
-        kind = {"text": "answer", "thinking": "thought", "tool_call": "tool"}[delta.kind]
-        last = self._streaming[-1] if self._streaming else None
-        if last is None or last.kind != kind or delta.name is not None:
-            head = f"{delta.name} …" if kind == "tool" else ""
-            last = TranscriptBlock(kind, head=head, state="live")  # pyright: ignore[reportArgumentType]
-            self._streaming.append(last)
-            self.transcript.append(last)
-        if kind == "tool":
-            last.render_cache["length"] = last.render_cache.get("length", 0) + len(delta.text)
-            name = last.head.partition(" …")[0]
-            last.head = f"{name} … {pluralize(last.render_cache['length'], 'character')}"
-        else:
-            last.text += delta.text
-        self._schedule_redraw(last)
-
-    def _schedule_redraw(self, block: TranscriptBlock) -> None:
-        self._changed_blocks.add(block)
-        if self._frame_timer is None:
-            self._frame_timer = self.set_timer(FRAME_SECONDS, self._redraw_changed)
-
-    def _redraw_changed(self) -> None:
-        self._frame_timer = None
-        changed, self._changed_blocks = self._changed_blocks, set()
-        for block in changed:
-            self.transcript.update_block(block)
-
     def _show_entry(self, entry: hook_events.Entry) -> None:
         blocks = self.block_builder.build_entry(entry)
         first = blocks[0] if blocks else None
@@ -481,13 +418,12 @@ class ChatScreen(Screen[None]):
             self.save_draft()
         command = self._find_shell_block(entry.body.message.get("command")) if isinstance(entry.body, Message) else None
         if command is None:
-            self.transcript.replace_blocks(self._streaming, blocks)
-            self._streaming = []
+            self.transcript.end_stream(blocks)
         elif self._is_on_path(entry):
             self._finish_shell_block(command, blocks)
         else:
             self._finish_shell_block(command, [])
-            where = f"on branch {entry.branch!r}" if entry.branch else "in the tree, where it started"
+            where = f"on branch {entry.branch!r}" if entry.branch else "in the tree, below the entry where it started"
             self.show_output(f"{command.head} finished; its output is {where}")
         self.update_footer()
 
@@ -496,11 +432,9 @@ class ChatScreen(Screen[None]):
         return entry.id in self.controller.session.tree.walk_up_ids(self.controller.branch.leaf)
 
     def _finish_run(self, aborted: bool, error: str | None) -> None:
-        if self._streaming:
+        if self.transcript.streaming:
             # This text was never written. Keep it on the screen so the user can copy it.
-            shown = [block for block in self._streaming if block.text]
-            self.transcript.replace_blocks(self._streaming, shown)
-            self._streaming = []
+            self.transcript.end_stream([block for block in self.transcript.streaming if block.text])
         for block in self.transcript.blocks[-20:]:
             if block.state == "live" and block not in self._shell_blocks:
                 block.state = "failed"
@@ -515,13 +449,7 @@ class ChatScreen(Screen[None]):
     # Queue
 
     def _show_queue(self, prompts: tuple[str, ...]) -> None:
-        self._queued_prompts = prompts
-        self._queue_line.set_class(bool(prompts), "-shown")
-        lines = [
-            Text(f"⋯ {escape_line(' '.join(text.split()))}", no_wrap=True, overflow="ellipsis") for text in prompts[:5]
-        ]
-        hint = " · ".join(filter(None, [f"{len(prompts)} queued", self._edit_queue_hint])) if prompts else ""
-        self._queue_line.set_text(Text("\n").join([*lines, Text(hint, "dim")]))
+        self._queue_lines.show_prompts(prompts)
         self.save_draft()
 
     async def _send_queued(self, agent: Agent) -> None:
@@ -563,7 +491,7 @@ class ChatScreen(Screen[None]):
             self._draft_timer = None
         if self._draft_file is not None and self._draft_file.session.address is not None:
             draft = self.editor.draft
-            queued = (*filter(None, [self._unwritten_prompt]), *self._queued_prompts)
+            queued = (*filter(None, [self._unwritten_prompt]), *self._queue_lines.prompts)
             self._draft_file.write(EditorDraft(text=draft.text, pastes=draft.pastes, queued=queued))
 
     # Keys
@@ -575,7 +503,7 @@ class ChatScreen(Screen[None]):
         if self.transcript.has_focus:
             self.transcript.action_end()
             return
-        if controller is not None and (controller.is_running or self._activity):
+        if controller is not None and (controller.is_running or self.status_line.activity):
             controller.abort()
             self.action_take_back()
             return
@@ -594,11 +522,9 @@ class ChatScreen(Screen[None]):
             self.app.request_quit()
         else:
             self._last_quit_request = now
-            self.notify("Press Ctrl+C again to quit", timeout=2)
+            self.notify(f"Press {format_hints(self, ('clear', 'again to quit'))}", timeout=2)
 
     def action_external_editor(self) -> None:
-        from sessiontree.tui.services.external_editor import edit_externally
-
         before = self.editor.full_text
 
         def replace_text(text: str) -> None:
@@ -627,8 +553,6 @@ class ChatScreen(Screen[None]):
         self.run_worker(self._cycle_thinking(), group="thinking", exclusive=True, exit_on_error=False)
 
     async def _cycle_thinking(self) -> None:
-        from sessiontree.commands.arguments import LEVELS
-
         if self.controller is None:
             return
         self.reset_error()
@@ -643,21 +567,6 @@ class ChatScreen(Screen[None]):
         """Forward a paste to the editor if another widget has the focus."""
         self.editor.focus()
         self.editor.post_message(events.Paste(event.text))
-
-
-def _read_images(paths: list[str], cwd: str) -> list[JsonObject]:
-    """Read the images among the mentioned files. The model reads other files itself."""
-    from sessiontree.agent.tools.file_access import read_image
-
-    images: list[JsonObject] = []
-    for path in paths:
-        full = os.path.join(cwd, os.path.expanduser(path))
-        if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
-            with open(full, "rb") as file:
-                image = read_image(file, path)
-            if image is not None:
-                images.append(image)
-    return images
 
 
 def _format_read_only(error: ReadOnly, session: Session) -> str:

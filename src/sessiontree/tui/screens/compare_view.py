@@ -24,6 +24,7 @@ from textual.strip import Strip
 from sessiontree.commands.formatting import format_id
 from sessiontree.comparison import BranchStats, Comparison, Diff, format_usage
 from sessiontree.core.entries import Entry
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.core.tree import Tree
 from sessiontree.tui.keys import bind, format_hints
@@ -71,10 +72,10 @@ def build_comparison_sides(
     tree: Tree, comparison: Comparison, renderers: Mapping[str, EntryRenderer] | None = None
 ) -> ComparisonSides:
     """Build the sides of a comparison of branches, with the leading branch in the title."""
-    ahead = f"ahead: {comparison.winner} ({comparison.reason})" if comparison.winner else comparison.reason
+    result = f"winner: {comparison.winner} ({comparison.reason})" if comparison.winner else comparison.reason
     parting = comparison.common_ancestor
     return ComparisonSides(
-        title=escape_line(f"{', '.join(stats.name for stats in comparison.branches)} · {ahead}"),
+        title=escape_line(f"{', '.join(stats.name for stats in comparison.branches)} · {result}"),
         sides=tuple(
             _build_side(stats, tree.find_abandoned(stats.leaf, parting), renderers) for stats in comparison.branches
         ),
@@ -94,12 +95,15 @@ def _build_side(
 
 def format_stats(stats: BranchStats) -> tuple[str, ...]:
     """Return the statistics of a branch as three lines."""
-    tokens, cost = format_usage(stats)
+    counts = (
+        pluralize(stats.entries, "entry", "entries"),
+        pluralize(stats.tool_calls, "tool call"),
+        pluralize(stats.errors, "error"),
+    )
+    usage = format_usage(stats) if {"tokens", "cost"} & set(stats.measured) else ("usage unknown",)
     return (
-        f"{_format_count(stats.entries, 'entry', 'entries')} · "
-        f"{_format_count(stats.tool_calls, 'tool call', 'tool calls')}"
-        f" · {_format_count(stats.errors, 'error', 'errors')}",
-        f"{tokens} · {cost} · {stats.time / 1000:.1f} s",
+        " · ".join(counts),
+        " · ".join([*usage, f"{stats.seconds:.1f} s"]),
         escape_line(" · ".join(filter(None, [", ".join(_drop_unknown(stats.models)), _format_files(stats.files)]))),
     )
 
@@ -110,10 +114,6 @@ def _drop_unknown(models: Sequence[str]) -> list[str]:
 
 def _format_files(files: Sequence[str]) -> str:
     return f"{'file' if len(files) == 1 else 'files'} {', '.join(files)}" if files else ""
-
-
-def _format_count(count: int, one: str, several: str) -> str:
-    return f"{count} {one if count == 1 else several}"
 
 
 class ComparisonView(ScrollView, can_focus=True):

@@ -25,7 +25,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit
 from sessiontree.tui.keys import bind, format_hints
-from sessiontree.tui.services.session_scan import scan_in_thread
+from sessiontree.tui.services.session_checks import scan_in_thread
 from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 MAX_HITS = 100
@@ -70,9 +70,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         """Whether the list does not match the query yet. Enter is ignored then."""
         self._title_line = SafeStatic(classes="title")
         self._option_list = OptionList(markup=False)
-        self._filter_input = FilterInput(
-            self._option_list, query, placeholder="words in any order; role:user, since:7d"
-        )
+        self._filter_input = FilterInput(self._option_list, query, placeholder="Search words, role:user, since:7d")
 
     def compose(self) -> ComposeResult:
         with Vertical():
@@ -111,14 +109,14 @@ class SearchScreen(ModalScreen[Hit | None]):
         try:
             hits = await scan_in_thread(
                 lambda progress: wanted(progress=progress),
-                lambda percent: self._set_title(f"searching, {percent} %…"),
+                lambda percent: self._set_title(f"searching… {percent}%"),
             )
         except SessionTreeError as error:
             self._show_hits([])
             self._set_title(str(error))
             return
         self._show_hits(hits)
-        count = pluralize(len(hits), "hit") if len(hits) < MAX_HITS else f"the newest {MAX_HITS} hits"
+        count = pluralize(len(hits), "match", "matches") if len(hits) < MAX_HITS else f"newest {MAX_HITS} matches"
         parts = [count if hits else f'no matches for "{query}"']
         if unread:
             parts.append(f"{pluralize(len(unread), 'file')} could not be read")

@@ -25,7 +25,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.screens.dialogs import ConfirmDialog, InputDialog
-from sessiontree.tui.services.session_scan import scan_in_thread
+from sessiontree.tui.services.session_checks import scan_in_thread
 from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class SessionsScreen(ModalScreen[str | None]):
         self._found_files: frozenset[str] = frozenset()
         self._title_line = SafeStatic(classes="title")
         self._option_list = OptionList(markup=False)
-        self._filter_input = FilterInput(self._option_list, placeholder="search names and messages")
+        self._filter_input = FilterInput(self._option_list, placeholder="Search names and messages")
         self._preview_pane = SafeStatic(id="preview")
 
     def compose(self) -> ComposeResult:
@@ -152,7 +152,8 @@ class SessionsScreen(ModalScreen[str | None]):
                 ("session_delete", "delete"),
                 "Esc to cancel",
             )
-            yield SafeStatic(hints, classes="hint")
+            whole = "\u00a0"  # break the line between hints only
+            yield SafeStatic(hints.replace(" ", whole).replace(f"{whole}·{whole}", " · "), classes="hint")
 
     def on_mount(self) -> None:
         self.set_class(self.size.width < self.NARROW, "-narrow")
@@ -174,7 +175,7 @@ class SessionsScreen(ModalScreen[str | None]):
                 lambda progress: catalog.sessions(
                     self._cwd, all=self._all_folders, archived=self._show_archived, progress=progress
                 ),
-                lambda percent: self._set_title(f"reading, {percent} %…"),
+                lambda percent: self._set_title(f"reading… {percent}%"),
             )
         except SessionTreeError as error:
             self._set_title(str(error))
@@ -255,7 +256,7 @@ class SessionsScreen(ModalScreen[str | None]):
                 lambda progress: catalog.find_matching_sessions(
                     query, cwd=self._cwd, all=self._all_folders, progress=progress
                 ),
-                lambda percent: self._set_title(f"searching, {percent} %…"),
+                lambda percent: self._set_title(f"searching… {percent}%"),
             )
         except SessionTreeError as error:
             self._set_title(str(error))

@@ -6,9 +6,8 @@ The screen returns a `TreeChoice` or `None`; the caller navigates. Labels are wr
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -24,11 +23,11 @@ from sessiontree.commands.formatting import format_id, format_local_time
 from sessiontree.commands.navigation import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
 from sessiontree.comparison import diff
 from sessiontree.config import Config
-from sessiontree.core.context import explain
-from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.entry_text import CallLookup, build_full_text, format_entry_row, get_speaker
-from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, list_usages, sum_usage
-from sessiontree.core.number_text import format_dollars, format_tokens, pluralize
+from sessiontree.core.context import UNCHANGED, explain
+from sessiontree.core.entries import EntryId, Message
+from sessiontree.core.entry_text import CallLookup, format_entry_row, format_readable_text, get_speaker
+from sessiontree.core.messages import get_model, list_usages, sum_usage
+from sessiontree.core.number_text import format_tokens, list_usage, pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
@@ -122,7 +121,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         with Vertical(classes="panel"):
             yield Static(classes="title", markup=False)
             yield self.view
-            yield Input(placeholder="label (empty to remove)", select_on_focus=False)
+            yield Input(placeholder="Label (empty to remove)", select_on_focus=False)
             yield Static(classes="foot", markup=False)
 
     def on_mount(self) -> None:
@@ -131,9 +130,9 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             ("tree_choose", "choose" if self._question else "go"),
             ("tree_escape", "close"),
             ("tree_detail", "details"),
+            ("tree_filter", "filter"),
             ("tree_label", "label"),
             ("tree_mark", "mark"),
-            ("tree_filter", "filter"),
         )
         self._show_title()
         self._schedule_details()
@@ -239,8 +238,9 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
     # Entry actions
 
     def action_copy(self) -> None:
-        if self.view.selected_entry is not None:
-            self.show_notice(send_to_clipboard(self._app, get_entry_text(self._session.tree[self.view.selected_entry])))
+        chosen = self.view.selected_entry
+        if chosen is not None:
+            self.show_notice(send_to_clipboard(self._app, format_readable_text(self._session.tree[chosen])))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the label key during a search, because it is a letter."""
@@ -285,7 +285,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
 
     def action_summarize(self) -> None:
         if self._summary_mode == "none":
-            self.show_notice("No summary possible here")
+            self.show_notice("Summaries are not available here")
         else:
             self._run_when_loaded(self._choose_with_summary)
 
@@ -376,34 +376,6 @@ def choose_entry(session: Session, settings: Config) -> TreeChoice | None:
 # Details
 
 
-def get_entry_text(entry: Entry) -> str:
-    """Return the text of an entry for the clipboard."""
-    match entry.decode():
-        case Message(message) if get_role(message) in ("user", "assistant", "toolResult"):
-            return "\n\n".join(filter(None, _iter_message_parts(message)))
-        case Compaction(summary=summary) | BranchSummary(summary=summary):
-            return summary
-        case CustomMessage():
-            return build_full_text(entry)
-        case _:
-            return build_full_text(entry) or entry.raw.decode("utf-8", "replace")
-
-
-def _iter_message_parts(message: JsonObject) -> Iterator[str]:
-    for block in iter_blocks(message.get("content")):
-        match block.get("type"):
-            case "text":
-                yield coerce_string(block.get("text"))
-            case "thinking":
-                yield f"(thinking) {coerce_string(block.get('thinking'))}"
-            case "toolCall":
-                yield f"→ {coerce_string(block.get('name'))} {json.dumps(block.get('arguments'), ensure_ascii=False)}"
-            case kind:
-                yield f"({coerce_string(kind) or 'unknown'})"
-    if message.get("errorMessage"):
-        yield f"error: {coerce_string(message.get('errorMessage'))}"
-
-
 def render_entry(session: Session, id: EntryId) -> Text:
     """Render an entry in full, with its time, model, tokens and cost."""
     entry = session.tree[id]
@@ -418,10 +390,9 @@ def render_entry(session: Session, id: EntryId) -> Text:
         f"[{label}]" if label else "",
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
         "/".join(model) if model and model[1] != "unknown" else "",
-        format_tokens(sum(item.tokens for item in sums)) if sums else "",
-        format_dollars(sum(item.cost for item in sums)) if any(item.cost for item in sums) else "",
+        *list_usage(sum(item.tokens for item in sums), sum(item.cost for item in sums)),
     ]
-    words = get_entry_text(entry)
+    words = format_readable_text(entry)
     text = Text(escape_line(" · ".join(fact for fact in facts if fact)), style="bold")
     text.append("\n\n")
     text.append(escape_lines(words[:MAX_CHARACTERS]) or "(no content)", style="not bold")
@@ -446,8 +417,9 @@ def render_context(tree: Tree, id: EntryId) -> Text:
     if len(entries) > MAX_PATH_ENTRIES:
         text.append(f"\n… {len(entries) - MAX_PATH_ENTRIES} earlier", style="dim not bold")
     for item in entries[-MAX_PATH_ENTRIES:]:
-        reason = item.reason + (f" {format_id(item.represented_by)}" if item.represented_by else "")
+        by = f" {format_id(item.represented_by)}" if item.represented_by else ""
+        reason = "" if item.reason == UNCHANGED else f" — {escape_line(item.reason + by)}"
         row = escape_line(format_entry_row(item.entry, calls))[:100]
-        line = f"\n{'✓' if item.reaches_model else '·'} {row} — {escape_line(reason)}"
+        line = f"\n{'✓' if item.reaches_model else '·'} {row}{reason}"
         text.append(line, style="not bold" if item.reaches_model else "dim not bold")
     return text

@@ -1,4 +1,4 @@
-"""Terminal output that survives a closed or suspended terminal, and the terminal's clipboard.
+"""The terminal: output that survives a closed or suspended terminal, the clipboard, and the external editor.
 
 Textual writes in a thread that stops at the first failed write or when the app is suspended. Once the queue of that
 thread is full, the app would block forever and keep its session open.
@@ -6,13 +6,22 @@ thread is full, the app would block forever and keep its session open.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+import os
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from types import FrameType
 from typing import Any, TextIO
 
-from textual.app import App
+from textual.app import App, SuspendNotSupported
 from textual.drivers.linux_driver import LinuxDriver
 
 from sessiontree.core.number_text import pluralize
+from sessiontree.errors import InvalidOperation
 
 
 class TolerantFile:
@@ -68,3 +77,84 @@ def send_to_clipboard(app: App[Any], text: str) -> str:
         return NOTHING_TO_COPY
     app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
     return f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"
+
+
+EDITOR_WORKERS = "external-editor"
+
+
+def edit_externally(app: App[Any], text: str, done: Callable[[str], None]) -> None:
+    """Open a text in `$VISUAL` or `$EDITOR` and pass the result to `done`. Only one editor runs at a time."""
+    if not any(worker.group == EDITOR_WORKERS for worker in app.workers):
+        app.run_worker(_edit_and_report(app, text, done), group=EDITOR_WORKERS, exit_on_error=False)
+
+
+async def _edit_and_report(app: App[Any], text: str, done: Callable[[str], None]) -> None:
+    try:
+        written = await _edit_in_file(app, text)
+    except InvalidOperation as error:
+        app.notify(str(error), severity="error", markup=False)
+    else:
+        done(written)
+
+
+async def _edit_in_file(app: App[Any], text: str) -> str:
+    command = _find_editor_command()
+    with tempfile.TemporaryDirectory(prefix="sessiontree-") as folder:
+        path = os.path.join(folder, "message.md")
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+        code = await _run_editor(app, [*command, path])
+        app.refresh(layout=True)
+        if isinstance(code, OSError):
+            raise InvalidOperation(f"cannot run {command[0]}: {code}")
+        if code != 0:
+            raise InvalidOperation(f"{command[0]} exited with code {code}; the text is unchanged")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().removesuffix("\n")
+
+
+async def _run_editor(app: App[Any], command: list[str]) -> int | OSError:
+    """Run a program in the terminal. Return its exit code, or the error that prevented its start.
+
+    Errors are returned because Textual does not resume the app if `suspend` exits with an exception. Output of this
+    process stays redirected to the app, so it does not disturb the program.
+    """
+    out, err = sys.stdout, sys.stderr
+    try:
+        with app.suspend(), redirect_stdout(out), redirect_stderr(err), _ignore_interrupts():
+            try:
+                process = await asyncio.create_subprocess_exec(*command)
+            except OSError as error:
+                return error
+            try:
+                return await process.wait()
+            except asyncio.CancelledError:
+                process.terminate()
+                raise
+    except SuspendNotSupported as error:
+        return OSError(str(error) or "no terminal")
+
+
+@contextmanager
+def _ignore_interrupts() -> Generator[None]:
+    """Ignore Ctrl+C while another program uses the terminal."""
+
+    def ignore_signal(number: int, frame: FrameType | None) -> None:  # SIG_IGN would be inherited by the program
+        pass
+
+    before = signal.signal(signal.SIGINT, ignore_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _find_editor_command() -> list[str]:
+    for name in ("VISUAL", "EDITOR"):
+        value = os.environ.get(name, "")
+        if value.strip():
+            try:
+                return shlex.split(value)
+            except ValueError as error:
+                raise InvalidOperation(f"cannot parse ${name}: {error}") from error
+    return ["vi"]

@@ -1,14 +1,15 @@
-"""Small widgets: text without markup or control sequences, and the search input above a list."""
+"""Small widgets: text without control sequences, the search input above a list, the status line and the queue."""
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, OptionList, Static
 
-from sessiontree.core.sanitize import escape_lines
+from sessiontree.core.sanitize import escape_line, escape_lines
 
 
 class SafeStatic(Static):
@@ -41,3 +42,68 @@ class FilterInput(Input):
 
     def action_page(self, by: int) -> None:
         self._option_list.action_page_down() if by > 0 else self._option_list.action_page_up()
+
+
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+MAX_QUEUED = 5
+"""Maximum number of queued prompts that are shown."""
+
+
+class StatusLine(SafeStatic):
+    """The current activity with a spinner and its duration. Hidden when idle."""
+
+    DEFAULT_CSS = """
+    StatusLine { height: auto; padding: 0 1; color: $accent; display: none; }
+    StatusLine.-shown { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activity = ""
+        """Label of the current activity, empty when idle."""
+        self.hint = ""
+        self._start = 0.0
+        self._countdown_end: float | None = None
+
+    def on_mount(self) -> None:
+        self.set_interval(0.12, self._update_spinner)
+
+    def show_activity(self, label: str, countdown: float | None = None) -> None:
+        """Show a label, or hide the line if it is empty. `countdown` counts down seconds."""
+        if label and not self.activity:
+            self._start = time.monotonic()
+        self.activity = label
+        self._countdown_end = None if countdown is None else time.monotonic() + countdown
+        self.set_class(bool(label), "-shown")
+        self._update_spinner()
+
+    def _update_spinner(self) -> None:
+        if self.activity:
+            now = time.monotonic()
+            spinner = SPINNER[int((now - self._start) * 8) % len(SPINNER)]
+            end = self._countdown_end
+            duration = f"{now - self._start:.0f} s" if end is None else f"in {max(0.0, end - now):.0f} s"
+            parts = [f"{spinner} {escape_line(self.activity)}", duration, self.hint]
+            self.set_text(" · ".join(filter(None, parts)))
+
+
+class QueueLines(SafeStatic):
+    """The first queued prompts and their number. Hidden when the queue is empty."""
+
+    DEFAULT_CSS = """
+    QueueLines { height: auto; padding: 0 1; color: $muted; display: none; }
+    QueueLines.-shown { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: tuple[str, ...] = ()
+        self.hint = ""
+
+    def show_prompts(self, prompts: tuple[str, ...]) -> None:
+        self.prompts = prompts
+        self.set_class(bool(prompts), "-shown")
+        shown = [f"⋯ {escape_line(' '.join(text.split()))}" for text in prompts[:MAX_QUEUED]]
+        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in shown]
+        hint = " · ".join(filter(None, [f"{len(prompts)} queued", self.hint])) if prompts else ""
+        self.set_text(Text("\n").join([*lines, Text(hint, "dim")]))

@@ -23,10 +23,9 @@ from textual.widgets.text_area import EditResult, Selection
 from sessiontree.commands.registry import is_prompt_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
-from sessiontree.hooks.invoke import run_in_thread
+from sessiontree.hooks.bus import run_in_thread
 from sessiontree.tui.keys import bind
-from sessiontree.tui.services.completion import NO_SUGGESTIONS, Completer, Suggestions
-from sessiontree.tui.services.drafts import EditorDraft, HistoryItem
+from sessiontree.tui.services.input import NO_SUGGESTIONS, Completer, EditorDraft, HistoryItem, Suggestions
 from sessiontree.tui.services.terminal import send_to_clipboard
 
 LONG_LINES, LONG_CHARACTERS = 10, 1500

@@ -16,7 +16,7 @@ from sessiontree.core.compaction import count_context_tokens
 from sessiontree.core.context import find_context_path
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.messages import list_usages, sum_usage
-from sessiontree.core.number_text import format_count, format_dollars, format_tokens
+from sessiontree.core.number_text import format_count, list_usage
 from sessiontree.core.sanitize import escape_line
 from sessiontree.session import Branch, Session
 
@@ -169,8 +169,7 @@ class Footer(Widget):
         fill = (
             f"{share:.0%} of {format_count(facts.window)}" if facts.window and facts.context_tokens is not None else ""
         )
-        took = [format_tokens(facts.usage.tokens)] if facts.usage.tokens else []
-        took += [format_dollars(facts.usage.cost)] if facts.usage.cost else []
+        took = list_usage(facts.usage.tokens, facts.usage.cost)
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
         model = Text(f"{escape_line(facts.model) or self.model_note}{thinking}")
         below = Text(" · ".join(took))

@@ -20,13 +20,17 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.timer import Timer
 
+from sessiontree.core.number_text import pluralize
 from sessiontree.tui.keys import bind
 from sessiontree.tui.services.terminal import send_to_clipboard
 from sessiontree.tui.theme import DARK, build_styles
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
-from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
+from sessiontree.tui.widgets.transcript_blocks import BlockKind, TranscriptBlock
 
+FRAME_SECONDS = 1 / 20
+"""Minimum time between two redraws of streamed text."""
 LOAD_DISTANCE = 2
 """Earlier entries are requested when the user scrolls this close to the top, in lines."""
 
@@ -79,6 +83,10 @@ class Transcript(ScrollView, can_focus=True):
         self._earlier_requested = False
         self._is_following = True
         """Whether to keep the end visible when blocks are added."""
+        self.streaming: list[TranscriptBlock] = []
+        """Blocks of the answer being streamed."""
+        self._changed_blocks: set[TranscriptBlock] = set()
+        self._frame_timer: Timer | None = None
 
     # Content
 
@@ -136,6 +144,39 @@ class Transcript(ScrollView, can_focus=True):
         """Render all blocks with another renderer."""
         self._renderer = pen
         self._update_layout(0)
+
+    # Streaming
+
+    def append_delta(self, kind: BlockKind, text: str, name: str | None = None) -> None:
+        """Append streamed text to the last block, or start a new block. `name` starts a tool call."""
+        last = self.streaming[-1] if self.streaming else None
+        if last is None or last.kind != kind or name is not None:
+            last = TranscriptBlock(kind, head=f"{name} …" if kind == "tool" else "", state="live")
+            self.streaming.append(last)
+            self.append(last)
+        if kind == "tool":
+            last.render_cache["length"] = last.render_cache.get("length", 0) + len(text)
+            last.head = f"{last.head.partition(' …')[0]} … {pluralize(last.render_cache['length'], 'character')}"
+        else:
+            last.text += text
+        self.schedule_update(last)
+
+    def end_stream(self, blocks: list[TranscriptBlock]) -> None:
+        """Replace the streamed blocks with the blocks of the written entry."""
+        self.replace_blocks(self.streaming, blocks)
+        self.streaming = []
+
+    def schedule_update(self, block: TranscriptBlock) -> None:
+        """Render a block again in the next frame."""
+        self._changed_blocks.add(block)
+        if self._frame_timer is None:
+            self._frame_timer = self.set_timer(FRAME_SECONDS, self._update_changed)
+
+    def _update_changed(self) -> None:
+        self._frame_timer = None
+        changed, self._changed_blocks = self._changed_blocks, set()
+        for block in changed:
+            self.update_block(block)
 
     # Layout
 

@@ -21,19 +21,25 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.entry_text import format_entry
-from sessiontree.core.merge_plan import is_merge
+from sessiontree.core.entry_text import (
+    NOT_SENT,
+    describe_execution,
+    describe_stop,
+    describe_summary,
+    format_call_head,
+    format_content,
+    format_entry,
+    format_image,
+)
 from sessiontree.core.messages import (
     ToolCall,
-    coerce_number,
     coerce_string,
-    extract_text,
     get_answered_call,
     get_role,
+    is_failed_turn,
     is_object,
     iter_blocks,
 )
-from sessiontree.core.number_text import format_count, format_tokens, pluralize
 
 BlockKind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"]
 """A `note` is a remark about the conversation, such as a model change. An `output` is the output of a command."""
@@ -106,14 +112,12 @@ class BlockBuilder:
             case CustomMessage(display=False):
                 pass
             case CustomMessage(custom_type=kind, content=content):
-                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind, text=_format_content(content)))
+                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind, text=format_content(content)))
             case Custom(custom_type=kind) if kind in self.renderers:
                 yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind))
-            case Compaction(summary=summary, tokens_before=tokens):
-                yield TranscriptBlock("summary", head=f"compacted, {format_tokens(tokens)} before", text=summary)
-            case BranchSummary(summary=summary) as body:
-                head = "merged from another branch" if is_merge(body) else "summary of an abandoned branch"
-                yield TranscriptBlock("summary", head=head, text=summary)
+            case Compaction() | BranchSummary() as body:
+                title, facts = describe_summary(body)
+                yield TranscriptBlock("summary", head=" · ".join([title, *facts]), text=body.summary)
             case _ if entry.type in TRANSCRIPT_TYPES:
                 yield TranscriptBlock("note", text=format_entry(entry))
             case _:
@@ -136,7 +140,7 @@ class BlockBuilder:
     def _build_message(self, message: JsonObject) -> Iterator[TranscriptBlock]:
         match get_role(message):
             case "user":
-                yield TranscriptBlock("user", text=_format_content(message.get("content")))
+                yield TranscriptBlock("user", text=format_content(message.get("content")))
             case "assistant":
                 yield from self._build_answer(message)
             case "toolResult":
@@ -147,7 +151,7 @@ class BlockBuilder:
                 pass
             case other:
                 text = (
-                    _format_content(message.get("content"))
+                    format_content(message.get("content"))
                     or coerce_string(message.get("summary"))
                     or coerce_string(message.get("text"))
                 )
@@ -155,7 +159,7 @@ class BlockBuilder:
                     yield TranscriptBlock("custom", head=other or "message", text=text)
 
     def _build_answer(self, message: JsonObject) -> Iterator[TranscriptBlock]:
-        failed = coerce_string(message.get("stopReason"))
+        failed = is_failed_turn(message)
         for block in iter_blocks(message.get("content")):
             match block.get("type"):
                 case "text" if coerce_string(block.get("text")).strip():
@@ -166,25 +170,22 @@ class BlockBuilder:
                     call = ToolCall(
                         coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments")
                     )
-                    yield self.build_call(call, "failed" if failed in ("error", "aborted") else "live")
+                    yield self.build_call(call, "failed" if failed else "live")
                 case "image":
-                    yield TranscriptBlock("note", text=_format_image(block))
+                    yield TranscriptBlock("note", text=format_image(block))
                 case _:
                     pass
-        if failed == "aborted":
-            yield TranscriptBlock("note", text="aborted")
-        elif failed == "error":
+        if message.get("stopReason") == "error":
             yield TranscriptBlock("error", text=coerce_string(message.get("errorMessage")) or "the model failed")
-        elif failed == "length":
-            yield TranscriptBlock("note", text="cut off: the answer reached the token limit")
+        elif stopped := describe_stop(message):
+            yield TranscriptBlock("note", text=stopped)
 
     # Tool calls
 
     def build_call(self, call: ToolCall, state: BlockState = "live") -> TranscriptBlock:
         """Build the block of a call that has no result yet."""
-        block = TranscriptBlock(
-            "tool", head=format_call(call.name, call.arguments), state=state, shows_tail=call.name == "bash"
-        )
+        head = format_call_head(call.name, call.arguments)
+        block = TranscriptBlock("tool", head=head, state=state, shows_tail=call.name == "bash")
         block.text = block.file_content = _read_file_content(call.name, call.arguments)
         self._calls[call.id] = block
         return block
@@ -200,7 +201,7 @@ class BlockBuilder:
         details = message.get("details")
         diff = coerce_string(details.get("diff")) if is_object(details) else ""
         failed = message.get("isError") is True
-        output = _format_content(message.get("content"))
+        output = format_content(message.get("content"))
         if block.file_content and not diff:
             output = f"{output}\n\n{block.file_content}" if failed else block.file_content
         block.text = diff or output
@@ -209,57 +210,18 @@ class BlockBuilder:
         block.invalidate()
 
 
-def format_call(name: str, arguments: Any) -> str:
-    """Return a call as one line: the tool and its main arguments."""
-    values: JsonObject = arguments if is_object(arguments) else {}
-    if name == "bash" and isinstance(values.get("command"), str):
-        return f"$ {values['command']}"
-    subject = next(
-        (coerce_string(values[key]) for key in ("path", "file_path", "pattern", "query", "url") if values.get(key)), ""
-    )
-    content = values.get("content")
-    if name == "write" and isinstance(content, str):
-        return f"{name} {subject}, {pluralize(_count_lines(content), 'line') if content else 'empty'}"
-    others = [f"{key}={value}" for key, value in values.items() if _is_short(value) and value != subject]
-    if values.get("old_text") is not None:
-        others = []
-    return " ".join([name, *filter(None, [subject]), *others]) if values else name
-
-
 def _read_file_content(name: str, arguments: Any) -> str:
     """Return the file content that a call writes."""
     return coerce_string(arguments.get("content")) if name == "write" and is_object(arguments) else ""
 
 
-def _count_lines(text: str) -> int:
-    return text.removesuffix("\n").count("\n") + 1
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, str) and 0 < len(value) <= 40 and "\n" not in value)
-
-
 def _build_execution(message: JsonObject) -> TranscriptBlock:
-    code, command = message.get("exitCode"), coerce_string(message.get("command")) or coerce_string(message.get("code"))
-    unseen = " (hidden from the model)" if message.get("excludeFromContext") is True else ""
-    ended = "" if code in (None, 0) else f"\n(exit code {coerce_number(code):g})"
-    cancelled = message.get("cancelled") is True
+    command, output, facts, failed = describe_execution(message)
+    ended = ", ".join(fact for fact in facts if fact not in (NOT_SENT, "exit code 0"))
     return TranscriptBlock(
         "tool",
-        head=f"! {command}{unseen}",
-        text=f"{coerce_string(message.get('output')).rstrip()}{ended}{'(cancelled)' if cancelled else ''}".strip("\n"),
-        state="failed" if cancelled or code not in (None, 0) else "done",
+        head=f"! {command} ({NOT_SENT})" if NOT_SENT in facts else f"! {command}",
+        text="\n".join(filter(None, [output.strip("\n"), f"({ended})" if ended else ""])),
+        state="failed" if failed else "done",
         shows_tail=True,
     )
-
-
-def _format_content(content: object) -> str:
-    """Return the text of a message, with a placeholder for every image."""
-    images = [_format_image(block) for block in iter_blocks(content) if block.get("type") == "image"]
-    return "\n".join(part for part in (extract_text(content), *images) if part)
-
-
-def _format_image(block: JsonObject) -> str:
-    kind = coerce_string(block.get("mimeType")).removeprefix("image/") or "?"
-    size = len(coerce_string(block.get("data")).rstrip("=")) * 3 // 4
-    return f"[image: {kind}, {pluralize(size, 'byte', shown=format_count(size))}]"

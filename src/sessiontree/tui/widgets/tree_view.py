@@ -29,7 +29,7 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.sanitize import escape_line
 from sessiontree.session import Session
-from sessiontree.tui.keys import bind
+from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.widgets.tree_folds import TreeFolds
 
 FRAME_SECONDS = 0.012
@@ -417,10 +417,10 @@ class TreeView(ScrollView, can_focus=True):
         if not count:
             return "This session is empty."
         if self.query_text:
-            return (
-                f'No matches for "{escape_line(self.query_text)}" in the filter {self.filter}. Esc to clear the search.'
-            )
-        return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O for the next filter."
+            found = f'No matches for "{escape_line(self.query_text)}" in the filter {self.filter}'
+            return " · ".join(filter(None, [found, format_hints(self.screen, ("tree_escape", "to clear the search"))]))
+        hidden = f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}"
+        return " · ".join(filter(None, [hidden, format_hints(self.screen, ("tree_filter", "for the next filter"))]))
 
     def _build_parts(self, outline: Outline, folds: TreeFolds, row: int, width: int) -> list[tuple[str, Style]]:
         """Return the parts of a row with their styles. The text is truncated to make room for the others."""

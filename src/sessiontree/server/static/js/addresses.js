@@ -1,23 +1,23 @@
 // Addresses inside the page: `#/`, `#/s/SESSION/VIEW?…`, `#/swarms`, `#/swarms/SWARM`. Every view has one, so that it
 // can be linked to.
 
-const name = encodeURIComponent;
+const encode = encodeURIComponent;
 
-/** A view of a session; `words` are pairs of names and values. */
-export const ofSession = (id, view = "talk", words = []) =>
-  `#/s/${name(id)}/${view}${words.length ? `?${new URLSearchParams(words)}` : ""}`;
-export const ofBranch = (id, branch) => ofSession(id, "talk", [["branch", branch]]);
-export const ofComparison = (id, branches) => ofSession(id, "compare", branches.map((branch) => ["branch", branch]));
-export const ofExperiment = (id, experiment) => ofSession(id, "ab", [["experiment", experiment]]);
+/** Link to a view of a session; `params` are pairs of names and values. */
+export const linkToSession = (id, view = "talk", params = []) =>
+  `#/s/${encode(id)}/${view}${params.length ? `?${new URLSearchParams(params)}` : ""}`;
+export const linkToBranch = (id, branch) => linkToSession(id, "talk", [["branch", branch]]);
+export const linkToComparison = (id, branches) => linkToSession(id, "compare", branches.map((branch) => ["branch", branch]));
+export const linkToExperiment = (id, experiment) => linkToSession(id, "ab", [["experiment", experiment]]);
 export const SESSIONS = "#/";
 export const SWARMS = "#/swarms";
-export const ofSwarm = (id) => `#/swarms/${name(id)}`;
+export const linkToSwarm = (id) => `#/swarms/${encode(id)}`;
 
-/** What an address shows: `{view, id?, tab?, place?}`. */
-export function read(hash) {
-  const [path, words] = hash.replace(/^#/, "").split("?");
-  const [kind, id, tab = "talk"] = path.split("/").filter(Boolean).map(decoded);
-  const values = new URLSearchParams(words);
+/** Return what an address shows: `{view, id?, tab?, place?}`. */
+export function parseAddress(hash) {
+  const [path, params] = hash.replace(/^#/, "").split("?");
+  const [kind, id, tab = "talk"] = path.split("/").filter(Boolean).map(decode);
+  const values = new URLSearchParams(params);
   if (kind === "s" && id) {
     const place = {
       branch: values.get("branch"),
@@ -35,7 +35,7 @@ export const go = (address) => {
   location.hash = address;
 };
 
-const decoded = (part) => {
+const decode = (part) => {
   try {
     return decodeURIComponent(part);
   } catch {

@@ -1,57 +1,56 @@
 // Requests to the server: JSON, files and errors.
 
-/** A refusal or a failure; its message is one sentence for people. */
-export class ApiError extends Error {
+/** A failed request. Its message is one sentence for the user. */
+class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
     this.status = status;
     this.code = code;
   }
 
-  /** Whether the same may be answered a little later. */
-  get passes() {
+  /** Whether a retry may succeed. */
+  get isTemporary() {
     return this.status === 0 || this.status === 429 || this.status >= 500;
   }
 }
 
-const PAGE = 2000; // items of a list: the most that the server gives at once
+const PAGE = 2000; // the maximum that the server returns at once
 
-const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // of this tab, for as long as it is open
+const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // identifies this tab until it is closed
 
-const query = (values) => {
-  const words = new URLSearchParams();
+const buildQuery = (values) => {
+  const params = new URLSearchParams();
   for (const [name, value] of Object.entries(values ?? {})) {
-    if (value !== undefined && value !== null && value !== "") words.set(name, value);
+    if (value !== undefined && value !== null && value !== "") params.set(name, value);
   }
-  return words.size ? `?${words}` : "";
+  return params.size ? `?${params}` : "";
 };
 
-const refusal = async (answer) => {
-  const told = await answer.json().catch(() => null);
-  const error = told?.error;
-  return new ApiError(answer.status, error?.code ?? "unknown", error?.message ?? `the server answered with ${answer.status}`);
+const readError = async (response) => {
+  const error = (await response.json().catch(() => null))?.error;
+  return new ApiError(response.status, error?.code ?? "unknown", error?.message ?? `the server responded with status ${response.status}`);
 };
 
 export class Api {
-  /** `refused` is called when the server does not know this browser: its cookie is missing, expired or revoked. */
-  constructor(refused) {
-    this.refused = refused;
+  /** Calls `onSignedOut` if the server rejects this browser: its cookie is missing, expired or revoked. */
+  constructor(onSignedOut) {
+    this.onSignedOut = onSignedOut;
   }
 
-  /** The bare answer, of which only the status has been looked at. */
+  /** Send a request to the API and return the response. Throws `ApiError` if it failed. */
   async fetch(path, { method = "GET", values, body, headers, signal } = {}) {
     try {
-      return await this.ask(`/api${path}${query(values)}`, { method, body, headers, signal });
+      return await this.request(`/api${path}${buildQuery(values)}`, { method, body, headers, signal });
     } catch (error) {
-      if (error.status === 401) this.refused(error);
+      if (error.status === 401) this.onSignedOut(error);
       throw error;
     }
   }
 
-  async ask(address, { method, body, headers, signal }) {
-    let answer;
+  async request(address, { method, body, headers, signal }) {
+    let response;
     try {
-      answer = await fetch(address, {
+      response = await fetch(address, {
         method,
         signal,
         cache: "no-store",
@@ -67,28 +66,28 @@ export class Api {
       if (error.name === "AbortError") throw error;
       throw new ApiError(0, "unreachable", "cannot reach the server; is sessiontree serve running?");
     }
-    if (answer.ok) return answer;
-    throw await refusal(answer);
+    if (response.ok) return response;
+    throw await readError(response);
   }
 
-  /** Get the cookie of this browser for a code or a token; it is out of reach for scripts, this one too. */
+  /** Exchange a code or a token for a cookie. Scripts cannot read the cookie, not even this one. */
   signIn(credential) {
-    return this.ask("/sign-in", { method: "POST", body: credential });
+    return this.request("/sign-in", { method: "POST", body: credential });
   }
 
   signOut() {
-    return this.ask("/sign-out", { method: "POST", body: {} });
+    return this.request("/sign-out", { method: "POST", body: {} });
   }
 
   async get(path, values, options) {
     return (await this.fetch(path, { values, ...options })).json();
   }
 
-  /** A write. It carries a key of its own, so that a repetition by the network does nothing twice. */
+  /** Send a write. Its idempotency key keeps a repeated request from running twice. */
   async send(method, path, body = {}) {
     const headers = { "Idempotency-Key": crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}` };
-    const answer = await this.fetch(path, { method, body, headers });
-    const text = await answer.text();
+    const response = await this.fetch(path, { method, body, headers });
+    const text = await response.text();
     return text ? JSON.parse(text) : {};
   }
 
@@ -96,8 +95,8 @@ export class Api {
     return this.send("POST", path, body);
   }
 
-  /** Pages of a list, one after another. */
-  async *pages(path, values, options) {
+  /** Yield the pages of a list. */
+  async *iteratePages(path, values, options) {
     let cursor;
     do {
       const page = await this.get(path, { ...values, cursor }, options);
@@ -106,24 +105,24 @@ export class Api {
     } while (cursor);
   }
 
-  /** All items of a list that is paged: those under `name` of each page, with the last page. */
-  async all(path, name) {
-    const found = [];
+  /** Return the last page of a list, with the items of all pages under `name`. */
+  async getAll(path, name) {
+    const items = [];
     let last;
-    for await (const page of this.pages(path, { limit: PAGE })) {
-      found.push(...page[name]);
+    for await (const page of this.iteratePages(path, { limit: PAGE })) {
+      items.push(...page[name]);
       last = page;
     }
-    return { ...last, [name]: found };
+    return { ...last, [name]: items };
   }
 
-  /** Have a session exported, tell how far that is, and hand the file to the browser's downloads; gives what was redacted. */
-  async exportSession(base, body, name, tell) {
+  /** Export a session, report progress, and download the file. Returns the redaction report. */
+  async exportSession(base, body, name, onProgress) {
     let job = await this.post(`${base}/exports`, body);
-    const path = `/exports${at(job.id)}`;
+    const path = `/exports${joinPath(job.id)}`;
     try {
       for (let wait = 100; job.state === "queued" || job.state === "running"; wait = Math.min(wait * 1.5, 2000)) {
-        tell(progressOf(job));
+        onProgress(describeProgress(job));
         await new Promise((resolve) => setTimeout(resolve, wait));
         job = await this.get(path);
       }
@@ -133,11 +132,11 @@ export class Api {
     }
   }
 
-  /** Hand a file of the server to the browser's downloads; gives what was redacted in it, if that was asked for. */
+  /** Download a file. Returns the redaction report if there is one. */
   async download(path, values, name) {
-    const answer = await this.fetch(path, { values });
-    const report = answer.headers.get("Redaction-Report");
-    const address = URL.createObjectURL(await answer.blob());
+    const response = await this.fetch(path, { values });
+    const report = response.headers.get("Redaction-Report");
+    const address = URL.createObjectURL(await response.blob());
     const link = document.createElement("a");
     link.href = address;
     link.download = name;
@@ -147,8 +146,7 @@ export class Api {
   }
 }
 
-/** How far an export is, in a few words. */
-const progressOf = ({ state, lines, redacted, written }) => {
+const describeProgress = ({ state, lines, redacted, written }) => {
   const count = (number) => number.toLocaleString("en");
   if (state === "queued") return "Waiting for other exports…";
   if (written) return `Writing: ${(written / 1e6).toFixed(1)} MB`;
@@ -156,4 +154,4 @@ const progressOf = ({ state, lines, redacted, written }) => {
   return lines ? `Reading: ${count(lines)} lines` : "Reading…";
 };
 
-export const at = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");
+export const joinPath = (...parts) => parts.map((part) => `/${encodeURIComponent(part)}`).join("");

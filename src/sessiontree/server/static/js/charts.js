@@ -2,23 +2,23 @@
 // sheet, and every chart has a text alternative.
 import { html } from "./html.js";
 
-const NAME = 28, BAR = 22, ARM = 70, WIDE = 320;
+const NAME = 28, BAR = 22, ARM = 70, WIDTH = 320;
 
-/** Bars of one metric, none where the value is not known. `items` are `[{name, value, text, best}]`. */
+/** Bars of one metric. An unknown value has no bar. `items` are `[{name, value, text, best}]`. */
 export const Bars = ({ title, items }) => {
-  const most = Math.max(...items.map((item) => item.value ?? 0), 0) || 1;
-  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join(", ")}`;
+  const max = Math.max(...items.map((item) => item.value ?? 0), 0) || 1;
+  const label = `${title}: ${items.map((item) => `${item.name} ${item.text}`).join(", ")}`;
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
-    <svg viewBox="0 0 ${WIDE} ${items.length * (NAME + BAR) - 6}" role="img" aria-label=${said}>
+    <svg viewBox="0 0 ${WIDTH} ${items.length * (NAME + BAR) - 6}" role="img" aria-label=${label}>
       ${items.map((item, index) => {
         const top = index * (NAME + BAR);
-        const long = Math.max(2, (item.value / most) * WIDE);
+        const width = Math.max(2, (item.value / max) * WIDTH);
         return html`<g class=${item.best ? "best" : ""}>
           <text x="0" y=${top + 16}>${clip(item.name, 30)}</text>
-          <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
-          <rect x="0" y=${top + 24} width=${WIDE} height="12" rx="6" class="groove" />
-          ${isKnown(item.value) && html`<rect x="0" y=${top + 24} width=${long} height="12" rx="6" class="bar" />`}
+          <text x=${WIDTH} y=${top + 16} class="value">${item.text}</text>
+          <rect x="0" y=${top + 24} width=${WIDTH} height="12" rx="6" class="groove" />
+          ${isKnown(item.value) && html`<rect x="0" y=${top + 24} width=${width} height="12" rx="6" class="bar" />`}
         </g>`;
       })}
     </svg>
@@ -28,19 +28,19 @@ export const Bars = ({ title, items }) => {
 /** Means with their intervals on one scale. `items` are `[{name, mean, low, high, text, range, best}]`. */
 export const Intervals = ({ title, items }) => {
   const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter(isKnown);
-  const least = Math.min(0, ...known), most = Math.max(...known, least) || 1;
-  const place = (value) => 6 + ((value - least) / (most - least || 1)) * (WIDE - 12);
-  const said = `${title}: ${items.map((item) => `${item.name} ${item.text}, ${item.range}`).join("; ")}`;
+  const min = Math.min(0, ...known), max = Math.max(...known, min) || 1;
+  const place = (value) => 6 + ((value - min) / (max - min || 1)) * (WIDTH - 12);
+  const label = `${title}: ${items.map((item) => `${item.name} ${item.text}, ${item.range}`).join("; ")}`;
   return html`<figure class="chart intervals">
     <figcaption>${title}</figcaption>
-    <svg viewBox="0 0 ${WIDE} ${items.length * ARM - 8}" role="img" aria-label=${said}>
+    <svg viewBox="0 0 ${WIDTH} ${items.length * ARM - 8}" role="img" aria-label=${label}>
       ${items.map((item, index) => {
         const top = index * ARM, y = top + 30;
         return html`<g class=${item.best ? "best" : ""}>
           <text x="0" y=${top + 16}>${clip(item.name, 28)}</text>
-          <text x=${WIDE} y=${top + 16} class="value">${item.text}</text>
-          <line x1="6" y1=${y} x2=${WIDE - 6} y2=${y} class="groove" />
-          ${isKnown(item.low) && html`<path class="whisker" d=${whisker(place(item.low), place(item.high), y)} />`}
+          <text x=${WIDTH} y=${top + 16} class="value">${item.text}</text>
+          <line x1="6" y1=${y} x2=${WIDTH - 6} y2=${y} class="groove" />
+          ${isKnown(item.low) && html`<path class="whisker" d=${drawWhisker(place(item.low), place(item.high), y)} />`}
           ${isKnown(item.mean) && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
           <text x="0" y=${top + 50} class="range">${item.range}</text>
         </g>`;
@@ -49,7 +49,7 @@ export const Intervals = ({ title, items }) => {
   </figure>`;
 };
 
-/** A bar that is filled to a part of 1; `level` colours it. */
+/** A progress bar. `part` is from 0 to 1; `level` sets the colour. */
 export const Meter = ({ part, label, level = "" }) => {
   const percent = Math.round(Math.min(1, Math.max(0, part ?? 0)) * 100);
   return html`<div class="meter ${level}" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax="100" aria-valuenow=${percent}>
@@ -59,6 +59,6 @@ export const Meter = ({ part, label, level = "" }) => {
 
 const isKnown = (value) => value !== null && value !== undefined;
 
-const whisker = (low, high, y) => `M${low} ${y - 6}V${y + 6}M${low} ${y}H${high}M${high} ${y - 6}V${y + 6}`;
+const drawWhisker = (low, high, y) => `M${low} ${y - 6}V${y + 6}M${low} ${y}H${high}M${high} ${y - 6}V${y + 6}`;
 
-const clip = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const clip = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);

@@ -1,13 +1,13 @@
 // Branches side by side from their common ancestor: their costs as bars, their messages as columns.
-import { go, ofBranch, ofComparison } from "./addresses.js";
+import { go, linkToBranch, linkToComparison } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
 import { Button, Component, Empty, Notice, html } from "./html.js";
-import { figure, measured, plural } from "./figures.js";
+import { formatMetric, getMeasured, pluralize } from "./format.js";
 
 const CHARTS = [
-  ["cost", "Cost", (stats) => measured(stats, "cost", stats.totalCost)],
-  ["tokens", "Tokens", (stats) => measured(stats, "tokens", stats.totalTokens)],
+  ["cost", "Cost", (stats) => getMeasured(stats, "cost", stats.totalCost)],
+  ["tokens", "Tokens", (stats) => getMeasured(stats, "tokens", stats.totalTokens)],
   ["time", "Time", (stats) => stats.durationMs / 1000],
 ];
 const ROWS = [
@@ -18,7 +18,7 @@ const ROWS = [
   ["Models", (stats) => stats.models.join(", ") || "–"],
   ["Files", (stats) => stats.files.join(", ") || "–"],
 ];
-const MOST = 4; // columns that can be read beside each other
+const MAX_COLUMNS = 4; // more columns are too narrow to read
 const PAGE = 100;
 
 export class Compare extends Component {
@@ -31,42 +31,42 @@ export class Compare extends Component {
     if (String(this.names) !== this.loaded) this.load();
   }
 
-  /** The branches that the address names, or the one that is read and the newest beside it. */
+  /** The branches in the address, or the shown branch and the newest other one. */
   get names() {
     const { session, names } = this.props;
     const known = session.branches.filter((branch) => branch.head);
-    const asked = names.filter((name) => known.some((branch) => branch.name === name));
-    if (asked.length) return asked;
+    const named = names.filter((name) => known.some((branch) => branch.name === name));
+    if (named.length) return named;
     const open = known.filter((branch) => !branch.archived).map((branch) => branch.name);
     const first = session.branch ?? session.current;
     return [first, ...open.filter((name) => name !== first).reverse()].slice(0, 2);
   }
 
   choose(name, on) {
-    go(ofComparison(this.props.session.id, on ? [...this.names, name] : this.names.filter((other) => other !== name)));
+    go(linkToComparison(this.props.session.id, on ? [...this.names, name] : this.names.filter((other) => other !== name)));
   }
 
-  /** Compare anew; of several answers only the one that was asked for last counts. */
+  /** Load the comparison. Only the newest request counts. */
   async load(metric = this.state.metric) {
     const { names } = this, { session } = this.props;
-    const asked = (this.asked = {});
-    const set = (state) => this.asked === asked && this.setState(state);
+    const request = (this.request = {});
+    const set = (state) => this.request === request && this.setState(state);
     this.loaded = String(names);
     set({ metric, error: null, busy: names.length > 1 });
     if (names.length < 2) return set({ shown: null });
     try {
       const result = await session.compare(names, metric);
       set({ shown: { names, metric, result }, busy: false });
-      const read = result.branches.slice(0, MOST).map(async (stats) => [stats.name, await this.column(stats, result.commonAncestor)]);
-      return set({ columns: new Map(await Promise.all(read)) });
+      const columns = result.branches.slice(0, MAX_COLUMNS).map(async (stats) => [stats.name, await this.loadColumn(stats, result.commonAncestor)]);
+      return set({ columns: new Map(await Promise.all(columns)) });
     } catch (error) {
       const { shown } = this.state, kept = String(shown?.names) === String(names) ? shown : null;
       return set({ shown: kept, metric: kept?.metric ?? metric, error: error.message, busy: false });
     }
   }
 
-  /** The end of a branch behind the place where all part. */
-  async column(stats, ancestor) {
+  /** Load the entries of a branch after the common ancestor. */
+  async loadColumn(stats, ancestor) {
     if (!stats.entryCount) return { entries: [], more: false };
     const { session } = this.props;
     const page = await session.api.get(`${session.base}/path`, { at: stats.leaf, cursor: "end", limit: PAGE, html: 1 });
@@ -86,55 +86,55 @@ export class Compare extends Component {
       </fieldset>
       <${Notice} text=${error} kind="wrong" />
       ${names.length < 2 && html`<${Empty}>Select two or more branches.<//>`}
-      ${shown && names.length > 1 && this.compared(shown)}
+      ${shown && names.length > 1 && this.renderResult(shown)}
     </section></div>`;
   }
 
-  compared({ metric, result: { branches, winner, reason } }) {
-    const said = winner ? html`<b>${winner}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${reason}.`;
+  renderResult({ metric, result: { branches, winner, reason } }) {
+    const verdict = winner ? html`<b>${winner}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${reason}.`;
     return html`
       <p class="verdict">
-        ${this.state.busy ? "Comparing…" : said}
+        ${this.state.busy ? "Comparing…" : verdict}
         <label>by <select value=${this.state.metric} onChange=${(event) => this.load(event.target.value)}>
           ${["cost", "tokens", "time", "entries"].map((name) => html`<option value=${name}>${name}</option>`)}
         </select></label>
       </p>
-      <div class="charts">${CHARTS.map(([name, title, value]) => html`<${Bars} title=${title} items=${bars(branches, name, value)} />`)}</div>
-      <details><summary>More figures</summary><div class="wide" tabindex="0" role="region" aria-label="Figures"><table>
-        <thead><tr><th scope="col">From the common ancestor</th>${branches.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <div class="charts">${CHARTS.map(([name, title, value]) => html`<${Bars} title=${title} items=${buildBars(branches, name, value)} />`)}</div>
+      <details><summary>More statistics</summary><div class="wide" tabindex="0" role="region" aria-label="Statistics"><table>
+        <thead><tr><th scope="col">After the common ancestor</th>${branches.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${ROWS.map(([label, value]) => html`<tr>
           <th scope="row">${label}</th>${branches.map((stats) => html`<td>${value(stats)}</td>`)}
         </tr>`)}</tbody>
       </table></div></details>
-      <div class="columns">${branches.slice(0, MOST).map(({ name }) => this.text(name))}</div>
-      ${branches.length > MOST && html`<p class="more">The texts of the first ${MOST} are shown.</p>`}`;
+      <div class="columns">${branches.slice(0, MAX_COLUMNS).map(({ name }) => this.renderColumn(name))}</div>
+      ${branches.length > MAX_COLUMNS && html`<p class="more">Only the first ${MAX_COLUMNS} branches are shown in full.</p>`}`;
   }
 
-  text(name) {
+  renderColumn(name) {
     const { session, promote } = this.props;
     const { entries = null, more = false } = this.state.columns.get(name) ?? {};
     return html`<section class="column" aria-label=${`Branch ${name}`} key=${name}>
       <header>
         <h2>${name}</h2><span class="gap"></span>
-        <a class="button" href=${ofBranch(session.id, name)}>Open</a>
+        <a class="button" href=${linkToBranch(session.id, name)}>Open</a>
         ${promote && name !== session.current && html`<${Button} kind="small" label="Promote" onClick=${() => promote(name)} />`}
       </header>
-      ${more && html`<p class="more">Only the last ${plural(entries.length, "entry", "entries")} are shown.</p>`}
+      ${more && html`<p class="more">Only the last ${pluralize(entries.length, "entry", "entries")} are shown.</p>`}
       ${entries?.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} />`)}
       ${entries?.length === 0 && html`<${Empty}>No entries of its own.<//>`}
     </section>`;
   }
 }
 
-/** What a chart shows of each branch; the lowest is marked if all are known and it is alone. */
-const bars = (branches, name, value) => {
+/** Build the bars of a chart. A single lowest value is marked if all values are known. */
+const buildBars = (branches, name, value) => {
   const values = branches.map(value);
   const least = Math.min(...values);
-  const alone = !values.includes(null) && values.filter((one) => one === least).length === 1;
+  const isUnique = !values.includes(null) && values.filter((one) => one === least).length === 1;
   return branches.map((stats, index) => ({
     name: stats.name,
     value: values[index],
-    text: figure(name, values[index]),
-    best: alone && values[index] === least,
+    text: formatMetric(name, values[index]),
+    best: isUnique && values[index] === least,
   }));
 };

@@ -1,5 +1,5 @@
 // Dialogs: a form with a few fields, the sign-in page and the list of keys.
-import { Button, Component, Field, Notice, createRef, html, valuesOf } from "./html.js";
+import { Button, Component, Field, Notice, createRef, html, readForm } from "./html.js";
 import { KEYS } from "./keys.js";
 
 class Modal extends Component {
@@ -9,20 +9,20 @@ class Modal extends Component {
   }
   componentWillUnmount() {
     this.gone = true;
-    this.dialog.current.close(); // the keys go back to where they were
+    this.dialog.current.close(); // gives the focus back
   }
   render({ title, children, close }) {
-    const beside = (event) => event.target === event.currentTarget && close();
-    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${beside}>
+    const onBackdrop = (event) => event.target === event.currentTarget && close();
+    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${onBackdrop}>
       <div class="sheet"><h2>${title}</h2>${children}</div>
     </dialog>`;
   }
 }
 
 /**
- * Props: `{title, note, list, fields, action, submit(values, tell), after(answer), close, tell}`. `submit` may tell how far it is; its error is shown and the
- * dialog stays. Who closes it before the answer comes goes on with something else: then an error is told, and `after`,
- * which leads to what was made, is not called.
+ * A form. Props: `{title, note, list, fields, action, submit(values, onProgress), after(answer), close, notify}`.
+ * If `submit` fails, the dialog shows the error and stays. If the user closes the dialog before `submit` ends, an error
+ * becomes a toast, and `after`, which opens the result, is not called.
  */
 export class Ask extends Component {
   state = { error: null, busy: false, progress: null };
@@ -33,15 +33,15 @@ export class Ask extends Component {
 
   submit = async (event) => {
     event.preventDefault();
-    const { title, submit, after, close, tell } = this.props;
+    const { title, submit, after, close, notify } = this.props;
     this.setState({ busy: true, error: null, progress: null });
     try {
-      const answer = await submit(valuesOf(event.target), (progress) => this.gone || this.setState({ progress }));
+      const answer = await submit(readForm(event.target), (progress) => this.gone || this.setState({ progress }));
       if (this.gone) return;
       close();
       after?.(answer);
     } catch (error) {
-      if (this.gone) tell(`${title}: ${error.message}`, "wrong");
+      if (this.gone) notify(`${title}: ${error.message}`, "wrong");
       else this.setState({ busy: false, error: error.message });
     }
   };
@@ -71,29 +71,29 @@ const Control = ({ field, first }) => {
     </label>`;
   }
   const common = { name, autofocus: first, ...rest };
-  const made = {
+  const controls = {
     choice: () => html`<select ...${common}>
-      ${options.map(([one, words]) => html`<option value=${one} selected=${one === value}>${words}</option>`)}
+      ${options.map(([one, text]) => html`<option value=${one} selected=${one === value}>${text}</option>`)}
     </select>`,
     text: () => html`<textarea ...${common} rows="3" defaultValue=${value}></textarea>`,
     line: () => html`<input ...${common} type="text" defaultValue=${value} autocomplete="off" spellcheck=${false} />`,
     number: () => html`<input ...${common} type="number" defaultValue=${value} />`,
   };
-  return html`<${Field} label=${label} help=${help}>${made[kind]()}<//>`;
+  return html`<${Field} label=${label} help=${help}>${controls[kind]()}<//>`;
 };
 
-/** How to sign in; `given(token)` tries a token. */
-export const SignIn = ({ given, wrong }) => {
+/** Explains how to sign in. Calls `onToken(token)` with a token that the user enters. */
+export const SignIn = ({ onToken, wrong }) => {
   const submit = (event) => {
     event.preventDefault();
-    given(valuesOf(event.target).token);
+    onToken(readForm(event.target).token);
   };
   return html`<main class="gate"><form onSubmit=${submit}>
     <h1>sessiontree</h1>
     <${Notice} text=${wrong} kind="wrong" />
-    <p class="note">This browser is not signed in. On the machine where the server runs, type</p>
+    <p class="note">This browser is not signed in. On the machine that runs the server, run</p>
     <pre class="block">sessiontree token link</pre>
-    <p class="note">and open the link that it prints. Each link works once. This browser then stays signed in for 30 days, in all tabs.</p>
+    <p class="note">and open the link that it prints. A link works once and signs this browser in for 30 days.</p>
     <details open=${Boolean(wrong) || undefined}>
       <summary>Sign in with a token</summary>
       <${Field} label="Token"><input name="token" type="password" autocomplete="off" required /><//>
@@ -102,7 +102,7 @@ export const SignIn = ({ given, wrong }) => {
   </form></main>`;
 };
 
-export const Help = ({ close }) => html`<${Modal} title="Keys" close=${close}>
+export const Help = ({ close }) => html`<${Modal} title="Keyboard shortcuts" close=${close}>
   ${KEYS.map(([where, keys]) => html`<h3>${where}</h3>
     <dl class="keys">${keys.map(([key, what]) => html`<div>
       <dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${what}</dd>

@@ -1,17 +1,17 @@
 // The tree as a graph on a canvas that pans and zooms. layout.js computes positions; only visible entries are drawn.
 // Selections are reported to `onSelect`.
-import { between, pathTo } from "./layout.js";
+import { findMembers, findPath } from "./layout.js";
 import { Component, createRef, html } from "./html.js";
-import { onScheme, palette } from "./palette.js";
-import { visible } from "./visible.js";
+import { onThemeChange, readPalette } from "./palette.js";
+import { makeVisible } from "./visible.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
-const NARROWEST = 160, WIDEST = 420, APART = 16; // between lanes: at full scale, and however far away
-const MOST = 2.5;
-const READABLE = 0.55; // from this scale on, entries have words
-const DOTTED = 0.16; // and from this one, dots; from further away only so many heads are marked
-const MARKED = 400;
-const LETTERS = 200; // of a text, the most that there could be room for
+const NARROWEST = 160, WIDEST = 420, APART = 16; // pixels between lanes: at full scale, and at any scale
+const MAX_SCALE = 2.5;
+const READABLE = 0.55; // minimum scale for text
+const DOTTED = 0.16; // minimum scale for dots; below it, only heads are marked
+const MARKED = 400; // maximum marked heads
+const LETTERS = 200; // maximum characters of a text that could fit
 
 export class Graph extends Component {
   canvas = createRef();
@@ -21,26 +21,26 @@ export class Graph extends Component {
   placed = false;
 
   componentDidMount() {
-    this.colours = palette();
+    this.colours = readPalette();
     this.sizes = new ResizeObserver(() => this.resize());
     this.sizes.observe(this.canvas.current);
-    this.endScheme = onScheme(() => {
-      this.colours = palette();
-      this.ask();
+    this.endScheme = onThemeChange(() => {
+      this.colours = readPalette();
+      this.drawSoon();
     });
-    this.canvas.current.addEventListener("wheel", this.wheel, { passive: false });
+    this.canvas.current.addEventListener("wheel", this.onWheel, { passive: false });
     this.resize();
   }
 
   componentDidUpdate(before) {
     const { props } = this;
-    this.pointed = undefined;
-    if (before.layout !== props.layout && !this.isInSight()) this.placed = false;
+    this.pendingSelection = undefined;
+    if (before.layout !== props.layout && !this.isVisible()) this.placed = false;
     if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
     else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
     else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);
-    if (!this.placed) this.home();
-    this.ask();
+    if (!this.placed) this.showLeaf();
+    this.drawSoon();
   }
 
   componentWillUnmount() {
@@ -50,29 +50,29 @@ export class Graph extends Component {
     this.frame = undefined;
   }
 
-  // Where things are: lanes and rows in the layout, pixels on the screen
+  // Positions: from lanes and rows of the layout to pixels
 
-  /** Pixels between two lanes at a scale. Far away, rows shrink more than lanes, so that branches stay apart. */
-  lane(scale = this.view.scale) {
+  /** Pixels between two lanes at a scale. At small scales, rows shrink more than lanes to keep branches apart. */
+  getLaneWidth(scale = this.view.scale) {
     const lanes = Math.max(1, this.props.layout.lanes);
     const full = Math.min(WIDEST, Math.max(NARROWEST, (this.width - MARGIN) / lanes));
     return Math.max(full * scale, Math.min(APART, (this.width - 2 * MARGIN) / lanes));
   }
 
-  row(scale = this.view.scale) {
+  getRowHeight(scale = this.view.scale) {
     return ROW * scale;
   }
 
-  at(node) {
-    return { x: this.view.x + node.chain.lane * this.lane(), y: this.view.y + node.depth * this.row() };
+  locate(node) {
+    return { x: this.view.x + node.chain.lane * this.getLaneWidth(), y: this.view.y + node.depth * this.getRowHeight() };
   }
 
-  /** The scale at which all of the tree is in sight. */
-  least() {
+  /** The scale at which the whole tree is visible. */
+  computeFitScale() {
     const { lanes, depth } = this.props.layout;
     const high = (this.height - 2 * MARGIN) / (Math.max(1, depth) * ROW);
-    const wide = (this.width - 2 * MARGIN) / (Math.max(1, lanes) * this.lane(1));
-    return Math.min(1, Math.max(0.001, lanes * this.lane(high) > this.width ? Math.min(high, wide) : high));
+    const wide = (this.width - 2 * MARGIN) / (Math.max(1, lanes) * this.getLaneWidth(1));
+    return Math.min(1, Math.max(0.001, lanes * this.getLaneWidth(high) > this.width ? Math.min(high, wide) : high));
   }
 
   resize() {
@@ -82,45 +82,45 @@ export class Graph extends Component {
     this.height = canvas.clientHeight;
     canvas.width = Math.round(this.width * ratio);
     canvas.height = Math.round(this.height * ratio);
-    if (!this.placed && this.width) this.home();
+    if (!this.placed && this.width) this.showLeaf();
     this.draw();
   }
 
-  /** Whether any of the tree is in the window: a filter may take away the part that was. */
-  isInSight() {
+  /** Whether a part of the tree is visible: a filter may remove that part. */
+  isVisible() {
     const { lanes, depth } = this.props.layout, { x, y } = this.view;
-    const across = x < this.width - MARGIN && x + lanes * this.lane() > MARGIN;
-    return across && y < this.height - MARGIN && y + depth * this.row() > MARGIN;
+    const across = x < this.width - MARGIN && x + lanes * this.getLaneWidth() > MARGIN;
+    return across && y < this.height - MARGIN && y + depth * this.getRowHeight() > MARGIN;
   }
 
-  /** The leaf low in the window, words readable; the root where the session is before everything. */
-  home = () => {
+  /** Show the leaf near the bottom at full scale, or the root if there is no leaf. */
+  showLeaf = () => {
     const { layout, leaf } = this.props;
     if (!this.width || !layout.nodes.length) return;
     this.placed = true;
     this.view = { scale: 1, x: MARGIN, y: MARGIN };
-    const { x, y } = this.at(layout.nodes[layout.index.get(leaf) ?? 0]);
-    if (x + this.lane() > this.width) this.view.x += this.width - MARGIN - x - this.lane();
+    const { x, y } = this.locate(layout.nodes[layout.index.get(leaf) ?? 0]);
+    if (x + this.getLaneWidth() > this.width) this.view.x += this.width - MARGIN - x - this.getLaneWidth();
     if (layout.depth * ROW + 2 * MARGIN > this.height) this.view.y += Math.min(0, this.height * 0.7 - y);
-    this.ask();
+    this.drawSoon();
   };
 
   fit = () => {
     const { lanes, depth } = this.props.layout;
-    const scale = this.least();
+    const scale = this.computeFitScale();
     this.view = { scale, x: MARGIN, y: MARGIN };
     if (scale < READABLE) {
-      this.view.x = Math.max(MARGIN, (this.width - lanes * this.lane()) / 2);
-      this.view.y = Math.max(MARGIN, (this.height - depth * this.row()) / 2);
+      this.view.x = Math.max(MARGIN, (this.width - lanes * this.getLaneWidth()) / 2);
+      this.view.y = Math.max(MARGIN, (this.height - depth * this.getRowHeight()) / 2);
     }
-    this.ask();
+    this.drawSoon();
   };
 
   reveal(id) {
     const node = this.props.layout.nodes[this.props.layout.index.get(id) ?? -1];
     if (!node || !this.width) return;
-    const { x, y } = this.at(node);
-    const words = Math.min(this.lane(), this.width * 0.6);
+    const { x, y } = this.locate(node);
+    const words = Math.min(this.getLaneWidth(), this.width * 0.6);
     if (x < MARGIN) this.view.x += MARGIN - x;
     else if (x + words > this.width) this.view.x -= x + words - this.width;
     if (y < MARGIN) this.view.y += MARGIN - y;
@@ -128,23 +128,23 @@ export class Graph extends Component {
   }
 
   zoom = (factor, x = this.width / 2, y = this.height / 2) => {
-    const lane = (x - this.view.x) / this.lane(), row = (y - this.view.y) / this.row();
-    const scale = Math.min(MOST, Math.max(Math.min(0.5, this.least()), this.view.scale * factor));
-    this.view = { scale, x: x - lane * this.lane(scale), y: y - row * this.row(scale) };
-    this.ask();
+    const lane = (x - this.view.x) / this.getLaneWidth(), row = (y - this.view.y) / this.getRowHeight();
+    const scale = Math.min(MAX_SCALE, Math.max(Math.min(0.5, this.computeFitScale()), this.view.scale * factor));
+    this.view = { scale, x: x - lane * this.getLaneWidth(scale), y: y - row * this.getRowHeight(scale) };
+    this.drawSoon();
   };
 
   pan(x, y) {
     const { lanes, depth } = this.props.layout;
     const keep = (value, size, window) => Math.min(window - MARGIN, Math.max(MARGIN - size, value));
-    this.view.x = keep(this.view.x + x, lanes * this.lane(), this.width);
-    this.view.y = keep(this.view.y + y, depth * this.row(), this.height);
-    this.ask();
+    this.view.x = keep(this.view.x + x, lanes * this.getLaneWidth(), this.width);
+    this.view.y = keep(this.view.y + y, depth * this.getRowHeight(), this.height);
+    this.drawSoon();
   }
 
   // Drawing
 
-  ask() {
+  drawSoon() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
       this.draw();
@@ -158,12 +158,12 @@ export class Graph extends Component {
     const { layout, leaf, selected } = this.props;
     const { x, y, scale } = this.view;
     const ratio = devicePixelRatio || 1;
-    const shown = this.path();
+    const shown = this.getPath();
     const sight = {
-      top: -y / this.row() - 1,
-      bottom: (this.height - y) / this.row() + 1,
-      left: -x / this.lane() - 1,
-      right: (this.width - x) / this.lane(),
+      top: -y / this.getRowHeight() - 1,
+      bottom: (this.height - y) / this.getRowHeight() + 1,
+      left: -x / this.getLaneWidth() - 1,
+      right: (this.width - x) / this.getLaneWidth(),
     };
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
@@ -171,47 +171,47 @@ export class Graph extends Component {
     this.drawLines(pen, near, sight, shown);
     if (scale >= DOTTED) {
       const beside = near.filter((chain) => chain.lane >= sight.left && chain.lane <= sight.right);
-      this.drawn = beside.flatMap((chain) => between(chain, sight.top, sight.bottom)).map((number) => layout.nodes[number]);
+      this.drawn = beside.flatMap((chain) => findMembers(chain, sight.top, sight.bottom)).map((number) => layout.nodes[number]);
     } else {
       const marked = [...this.props.heads.keys(), leaf, selected].slice(-MARKED);
       this.drawn = [...new Set(marked)].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
     }
-    this.findRoom();
+    this.computeRooms();
     for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
     canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
     const here = layout.nodes[layout.index.get(leaf) ?? -1];
     canvas.dataset.here = here?.row.id ?? "";
-    canvas.dataset.pathEnd = this.known.last?.row.id ?? "";
-    canvas.dataset.hereAt = here ? Object.values(this.at(here)).map(Math.round).join(" ") : "";
+    canvas.dataset.pathEnd = this.pathCache.last?.row.id ?? "";
+    canvas.dataset.hereAt = here ? Object.values(this.locate(here)).map(Math.round).join(" ") : "";
   }
 
-  /** The shown path, made anew only when it may be another. */
-  path() {
+  /** Return the shown path, cached until the layout or its end changes. */
+  getPath() {
     const { layout, end } = this.props;
-    if (this.known?.layout !== layout || this.known.end !== end) {
-      this.known = { layout, end, numbers: new Set(pathTo(layout, end)), last: layout.nodes[layout.index.get(end) ?? -1] };
+    if (this.pathCache?.layout !== layout || this.pathCache.end !== end) {
+      this.pathCache = { layout, end, numbers: new Set(findPath(layout, end)), last: layout.nodes[layout.index.get(end) ?? -1] };
     }
-    return this.known.numbers;
+    return this.pathCache.numbers;
   }
 
-  /** How wide the words of each entry may be: up to what stands in the same row further right. */
-  findRoom() {
+  /** Compute the width of each entry: up to the next entry in its row. */
+  computeRooms() {
     const taken = new Map();
     this.rooms = new Map();
     for (const { depth, chain } of this.drawn) taken.set(depth, [...(taken.get(depth) ?? []), chain.lane]);
     for (const { number, depth, chain } of this.drawn) {
       const next = Math.min(...taken.get(depth).filter((lane) => lane > chain.lane), Infinity);
-      const sight = Math.max(this.lane(), this.width - this.view.x - chain.lane * this.lane());
-      this.rooms.set(number, Math.min(WIDEST * this.view.scale, (next - chain.lane) * this.lane(), sight));
+      const sight = Math.max(this.getLaneWidth(), this.width - this.view.x - chain.lane * this.getLaneWidth());
+      this.rooms.set(number, Math.min(WIDEST * this.view.scale, (next - chain.lane) * this.getLaneWidth(), sight));
     }
   }
 
   drawLines(pen, chains, sight, shown) {
     const { nodes } = this.props.layout, { x: left, y: top, scale } = this.view;
-    const lane = this.lane(), row = this.row();
+    const lane = this.getLaneWidth(), row = this.getRowHeight();
     const half = row / 2, corner = Math.min(9 * scale, half, lane / 2);
-    const painted = new Set(); // far away, chains that fall on the same pixels are drawn once
+    const painted = new Set(); // at small scales, chains on the same pixels are drawn once
     for (const bright of [false, true]) {
       pen.beginPath();
       for (const chain of chains) {
@@ -234,7 +234,7 @@ export class Graph extends Component {
           pen.lineTo(x, y + row);
         }
         if (chain.lane < sight.left || chain.lane > sight.right) continue;
-        const last = bright ? Math.min(end, this.lastShown(chain, shown)) : end;
+        const last = bright ? Math.min(end, this.findLastShown(chain, shown)) : end;
         if (last >= begin) {
           pen.moveTo(x, top + begin * row);
           pen.lineTo(x, Math.max(top + last * row, top + begin * row + 2));
@@ -246,8 +246,8 @@ export class Graph extends Component {
     }
   }
 
-  /** The row where the shown path leaves a chain: a path holds a beginning of each chain that it meets. */
-  lastShown(chain, shown) {
+  /** Return the row where the shown path leaves a chain. A path contains the first members of a chain. */
+  findLastShown(chain, shown) {
     let low = 0, high = chain.members.length - 1;
     while (low < high) {
       const middle = (low + high + 1) >> 1;
@@ -260,7 +260,7 @@ export class Graph extends Component {
   drawEntry(pen, node, onPath) {
     const { leaf, selected, heads, running, isLeafHidden } = this.props;
     const { row } = node, { scale } = this.view, c = this.colours;
-    const { x, y } = this.at(node);
+    const { x, y } = this.locate(node);
     const chosen = row.id === selected, here = row.id === leaf;
     const names = heads.get(row.id) ?? [];
     const size = Math.min(1.4, Math.max(0.5, scale));
@@ -271,22 +271,22 @@ export class Graph extends Component {
       pen.fill();
     }
     const radius = (here || chosen ? DOT + 1.5 : DOT) * size;
-    disc(pen, x, y, radius, kindColour(row, c));
-    if (!onPath && !here) disc(pen, x, y, Math.max(0.5, radius - 1.6 * size), c.panel);
+    drawDisc(pen, x, y, radius, pickColour(row, c));
+    if (!onPath && !here) drawDisc(pen, x, y, Math.max(0.5, radius - 1.6 * size), c.panel);
     if (here || names.some((name) => running.has(name))) {
       pen.beginPath();
       pen.arc(x, y, radius + 3 * size, 0, 2 * Math.PI);
       pen.lineWidth = 1.5;
       pen.strokeStyle = c.green;
-      if (here && isLeafHidden) pen.setLineDash([2.5, 2.5]); // it is further down
+      if (here && isLeafHidden) pen.setLineDash([2.5, 2.5]); // the leaf is further down
       pen.stroke();
       pen.setLineDash([]);
     }
-    if (scale >= READABLE) this.drawWords(pen, node, names, onPath, x, y);
-    else if (names.length && this.lane() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.lane() - 30);
+    if (scale >= READABLE) this.drawText(pen, node, names, onPath, x, y);
+    else if (names.length && this.getLaneWidth() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.getLaneWidth() - 30);
   }
 
-  drawWords(pen, { row, number }, names, onPath, x, y) {
+  drawText(pen, { row, number }, names, onPath, x, y) {
     const { scale } = this.view, c = this.colours;
     let left = x + TEXT * scale;
     const end = x + this.rooms.get(number) - 22;
@@ -294,10 +294,10 @@ export class Graph extends Component {
     const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
     const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));
     pen.textBaseline = "middle";
-    pen.fillStyle = wordsColour(row, c);
+    pen.fillStyle = pickTextColour(row, c);
     pen.font = `${row.role === "user" ? 600 : 400} ${12.5 * scale}px ${c.sans}`;
     pen.globalAlpha = onPath ? 1 : 0.8;
-    const words = cut(pen, plainText(row), room);
+    const words = shorten(pen, getText(row), room);
     pen.fillText(words, left, y + 0.5);
     left += pen.measureText(words).width + 8 * scale;
     pen.globalAlpha = 1;
@@ -309,7 +309,7 @@ export class Graph extends Component {
 
   drawPill(pen, text, x, y, ink, paper, size, most) {
     pen.font = `500 ${11 * size}px ${this.colours.sans}`;
-    const words = cut(pen, text, most * size);
+    const words = shorten(pen, text, most * size);
     const width = pen.measureText(words).width + 14 * size;
     pen.fillStyle = paper;
     pen.beginPath();
@@ -326,9 +326,9 @@ export class Graph extends Component {
     return pen.measureText(text).width;
   }
 
-  // Pointing: one finger or the mouse pans, two fingers or ctrl and the wheel zoom
+  // Input: one finger or the mouse pans; two fingers or Ctrl+wheel zoom
 
-  wheel = (event) => {
+  onWheel = (event) => {
     event.preventDefault();
     const unit = event.deltaMode === 1 ? 16 : 1;
     const box = this.canvas.current.getBoundingClientRect();
@@ -336,16 +336,16 @@ export class Graph extends Component {
     else this.pan(-(event.shiftKey ? event.deltaY : event.deltaX) * unit, event.shiftKey ? 0 : -event.deltaY * unit);
   };
 
-  down = (event) => {
+  onPointerDown = (event) => {
     this.canvas.current.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
     this.travelled = this.pointers.size > 1 ? 99 : 0;
   };
 
-  move = (event) => {
+  onPointerMove = (event) => {
     const before = this.pointers.get(event.pointerId);
     if (!before) {
-      this.canvas.current.style.cursor = this.hit(event) ? "pointer" : "grab";
+      this.canvas.current.style.cursor = this.findNodeAt(event) ? "pointer" : "grab";
       return;
     }
     const now = { x: event.offsetX, y: event.offsetY };
@@ -360,46 +360,46 @@ export class Graph extends Component {
     this.zoom(apart(now) / apart(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
   };
 
-  up = (event) => {
+  onPointerUp = (event) => {
     if (!this.pointers.delete(event.pointerId)) return;
     if (event.type === "pointerup" && this.travelled <= 4) {
-      const node = this.hit(event);
+      const node = this.findNodeAt(event);
       if (node) this.select(node.row.id);
     }
   };
 
-  /** The entry under the pointer. */
-  hit({ offsetX, offsetY }) {
+  /** Return the entry under the pointer. */
+  findNodeAt({ offsetX, offsetY }) {
     const wide = (node) => (this.view.scale >= READABLE ? this.rooms.get(node.number) - 18 : 12);
-    const high = Math.max(this.row() / 2, 9);
+    const high = Math.max(this.getRowHeight() / 2, 9);
     let best = null, least = Infinity;
     for (const node of this.drawn) {
-      const { x, y } = this.at(node);
+      const { x, y } = this.locate(node);
       const away = Math.abs(offsetY - y);
       if (offsetX >= x - 14 && offsetX <= x + wide(node) && away <= high && away < least) [best, least] = [node, away];
     }
     return best;
   }
 
-  /** Keys may come faster than pages are drawn: what was pointed at last counts until it is drawn. */
+  /** Keys may arrive faster than frames are drawn, so remember the selection until the next frame. */
   select(id) {
-    this.pointed = id;
+    this.pendingSelection = id;
     this.props.onSelect(id);
   }
 
-  keys = (event) => {
+  onKeyDown = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const { layout, selected, leaf, onOpen } = this.props;
-    const node = layout.nodes[layout.index.get(this.pointed ?? selected ?? leaf) ?? layout.nodes.length - 1];
+    const node = layout.nodes[layout.index.get(this.pendingSelection ?? selected ?? leaf) ?? layout.nodes.length - 1];
     if (!node) return;
     const siblings = node.parent < 0 ? layout.roots : layout.nodes[node.parent].children;
-    const beside = (way) => siblings[siblings.indexOf(node.number) + way] ?? this.beside(node, way);
+    const findSibling = (step) => siblings[siblings.indexOf(node.number) + step] ?? this.findBeside(node, step);
     const targets = {
       ArrowUp: () => node.parent,
       ArrowDown: () => node.children[0],
-      ArrowLeft: () => beside(-1),
-      ArrowRight: () => beside(1),
-      Home: () => pathTo(layout, node.row.id)[0],
+      ArrowLeft: () => findSibling(-1),
+      ArrowRight: () => findSibling(1),
+      Home: () => findPath(layout, node.row.id)[0],
       End: () => node.chain.members.at(-1),
     };
     if (event.key in targets) {
@@ -414,16 +414,16 @@ export class Graph extends Component {
     event.stopPropagation();
   };
 
-  /** The nearest entry of the same depth in the next lane on one side. */
-  beside(node, way) {
+  /** Return the nearest entry of the same depth in the next lane on one side. */
+  findBeside(node, way) {
     const { chains } = this.props.layout;
     let best;
     for (const chain of chains) {
-      const number = between(chain, node.depth, node.depth)[0];
+      const number = findMembers(chain, node.depth, node.depth)[0];
       if (number === undefined || (chain.lane - node.chain.lane) * way <= 0) continue;
       if (!best || Math.abs(chain.lane - node.chain.lane) < Math.abs(best.lane - node.chain.lane)) best = chain;
     }
-    return best && between(best, node.depth, node.depth)[0];
+    return best && findMembers(best, node.depth, node.depth)[0];
   }
 
   render({ layout, selected, leaf, isLeafHidden }) {
@@ -434,40 +434,40 @@ export class Graph extends Component {
         id="graph"
         tabindex="0"
         role="application"
-        aria-label="Tree of the session. Arrows move, Enter goes to the conversation."
-        onPointerDown=${this.down}
-        onPointerMove=${this.move}
-        onPointerUp=${this.up}
-        onPointerCancel=${this.up}
-        onKeyDown=${this.keys}
+        aria-label="Session tree. Arrow keys to move, Enter to open the conversation."
+        onPointerDown=${this.onPointerDown}
+        onPointerMove=${this.onPointerMove}
+        onPointerUp=${this.onPointerUp}
+        onPointerCancel=${this.onPointerUp}
+        onKeyDown=${this.onKeyDown}
       ></canvas>
       <div class="zoom" role="group" aria-label="Zoom">
         <button type="button" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => this.zoom(1.25)}>+</button>
         <button type="button" aria-label="Zoom out" title="Zoom out (−)" onClick=${() => this.zoom(0.8)}>−</button>
         <button type="button" aria-label="Fit tree" title="Fit tree (0)" onClick=${this.fit}>⤢</button>
-        <button type="button" aria-label="Go to the current entry" title="Go to the current entry" onClick=${this.home}>◎</button>
+        <button type="button" aria-label="Go to the current entry" title="Go to the current entry" onClick=${this.showLeaf}>◎</button>
       </div>
       ${isLeafHidden && html`<p class="hint" role="status">${
         leaf
-          ? "The current entry is hidden by the filter. The dashed ring marks the nearest entry above it."
-          : "The current entry is hidden by the filter, and so are all entries above it."
+          ? "The filter hides the current entry. The dashed ring marks its nearest visible ancestor."
+          : "The filter hides the current entry and all its ancestors."
       }</p>`}
-      <div class="unseen" role="status">${node ? `${node.row.role ?? node.row.type}: ${plainText(node.row).slice(0, 160)}` : ""}</div>
+      <div class="unseen" role="status">${node ? `${node.row.role ?? node.row.type}: ${getText(node.row).slice(0, 160)}` : ""}</div>
     </div>`;
   }
 }
 
-const disc = (pen, x, y, radius, colour) => {
+const drawDisc = (pen, x, y, radius, colour) => {
   pen.beginPath();
   pen.arc(x, y, radius, 0, 2 * Math.PI);
   pen.fillStyle = colour;
   pen.fill();
 };
 
-const plainText = (row) => row.text || `(${row.role ?? row.type})`;
+const getText = (row) => row.text || `(${row.role ?? row.type})`;
 
-const cut = (pen, said, room) => {
-  const text = visible(said.slice(0, LETTERS));
+const shorten = (pen, source, room) => {
+  const text = makeVisible(source.slice(0, LETTERS));
   if (pen.measureText(text).width <= room) return text;
   let low = 0, high = text.length;
   while (low < high) {
@@ -479,7 +479,7 @@ const cut = (pen, said, room) => {
 };
 
 const SUMMARIES = new Set(["compaction", "branch_summary"]);
-const kindColour = (row, c) => {
+const pickColour = (row, c) => {
   if (row.role === "user") return c.accent;
   if (row.role === "assistant") return c.ink;
   if (SUMMARIES.has(row.type)) return c.violet;
@@ -487,4 +487,4 @@ const kindColour = (row, c) => {
   return c.soft;
 };
 const SPEAKERS = new Set(["user", "assistant"]);
-const wordsColour = (row, c) => (SPEAKERS.has(row.role) || SUMMARIES.has(row.type) ? kindColour(row, c) : c.soft);
+const pickTextColour = (row, c) => (SPEAKERS.has(row.role) || SUMMARIES.has(row.type) ? pickColour(row, c) : c.soft);

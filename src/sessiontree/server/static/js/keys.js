@@ -2,35 +2,35 @@
 
 export const KEYS = [
   ["Everywhere", [
-    ["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "light or dark"], ["?", "show keys"],
+    ["/", "search"], ["s", "sessions"], ["w", "swarms"], ["d", "switch theme"], ["?", "show shortcuts"],
     ["Esc", "close, or go back to the current branch"],
   ]],
   ["In a session", [
     ["t", "go to the tree"], ["p", "write a prompt"], ["j k", "next and previous entry"], ["g", "move to the selected entry"],
     ["b", "new branch from it"], ["l", "label it"], ["f", "fork from it"], ["m", "merge a branch"],
-    ["u", "undo the last move, switch or merge"], ["c", "compare branches"], ["x", "A/B"],
+    ["u", "undo the last move, switch or merge"], ["c", "compare branches"], ["x", "A/B runs"],
   ]],
   ["In the tree", [
-    ["↑ ↓", "along a branch"], ["← →", "to the next branch"], ["Home End", "to the root, to the leaf"],
-    ["Enter", "to the conversation"], ["+ -", "zoom"], ["0", "fit tree"],
+    ["↑ ↓", "move along the branch"], ["← →", "move to the next branch"], ["Home End", "go to the root or leaf"],
+    ["Enter", "open the conversation"], ["+ -", "zoom"], ["0", "fit tree"],
   ]],
 ];
 
-const REPEATED = new Set(["j", "k"]); // keys that go on while they are held; all others act once
+const REPEATED = new Set(["j", "k"]); // keys that repeat while they are held
 
-/** Call the work for the pressed key; gives the function that ends it. */
-export function listen(works) {
-  const heard = (event) => {
+/** Call the action of each pressed key. Returns a function that stops it. */
+export function listenForKeys(actions) {
+  const onKey = (event) => {
     const typed = event.target.closest?.("input, textarea, select, [contenteditable]");
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || event.isComposing) return;
     if (event.repeat && !REPEATED.has(event.key)) return;
     if ((typed && event.key !== "Escape") || document.querySelector("dialog[open]")) return;
-    const work = Object.hasOwn(works, event.key) ? works[event.key] : null;
-    if (!work) return;
+    const action = Object.hasOwn(actions, event.key) ? actions[event.key] : null;
+    if (!action) return;
     if (typed) typed.blur();
     event.preventDefault();
-    work();
+    action();
   };
-  addEventListener("keydown", heard);
-  return () => removeEventListener("keydown", heard);
+  addEventListener("keydown", onKey);
+  return () => removeEventListener("keydown", onKey);
 }

@@ -5,8 +5,8 @@
 // of their parent chain upwards, each in the nearest lane where its subtree fits. So no two lines cross, and a tree of
 // many short branches stays narrow.
 
-/** `rows` are `{id, parent}`, parents before children. Gives `{nodes, roots, chains, index, lanes, depth}`. */
-export function lay(rows, leaf = null) {
+/** Lay out rows `{id, parent}`, parents first. Returns `{nodes, roots, chains, index, lanes, depth}`. */
+export function layOut(rows, leaf = null) {
   const index = new Map();
   const nodes = rows.map((row, number) => {
     index.set(row.id, number);
@@ -27,7 +27,7 @@ export function lay(rows, leaf = null) {
     if (beside[0] !== at) beside.unshift(...beside.splice(beside.indexOf(at), 1));
   }
   const chains = [];
-  const begin = (number) => {
+  const startChain = (number) => {
     const chain = { first: number, lane: 0, top: nodes[number].depth, members: [], below: nodes[number].depth };
     for (let at = number; at !== undefined; at = nodes[at].children[0]) {
       chain.members.push(at);
@@ -36,25 +36,25 @@ export function lay(rows, leaf = null) {
     chains.push(chain);
     return chain;
   };
-  roots.forEach(begin);
+  roots.forEach(startChain);
   for (let at = 0; at < chains.length; at++) {
-    for (const member of chains[at].members) nodes[member].children.slice(1).forEach(begin);
+    for (const member of chains[at].members) nodes[member].children.slice(1).forEach(startChain);
   }
-  // A chain stands behind the one it hangs on, so going backwards meets every chain after all that hang on it.
+  // A chain comes after its parent chain. Going backwards, all children of a chain come before it.
   for (let at = chains.length - 1; at >= 0; at--) {
     const chain = chains[at];
     chain.below = Math.max(chain.below, chain.top + chain.members.length - 1);
     const parent = nodes[chain.first].parent;
     if (parent >= 0) nodes[parent].chain.below = Math.max(nodes[parent].chain.below, chain.below);
   }
-  const tops = []; // of each lane: the highest row that is taken
-  const place = (chain, from) => {
+  const tops = []; // the highest occupied row of each lane
+  const placeChain = (chain, from) => {
     let lane = tops.length;
     while (lane > from && tops[lane - 1] > chain.below) lane--;
     chain.lane = lane;
     tops[lane] = Math.min(tops[lane] ?? Infinity, chain.top);
   };
-  const asides = (chain) => {
+  const listSideChains = (chain) => {
     const found = [];
     for (let at = chain.members.length - 1; at >= 0; at--) {
       for (const child of nodes[chain.members[at]].children.slice(1)) found.push(nodes[child].chain);
@@ -64,22 +64,22 @@ export function lay(rows, leaf = null) {
   const waiting = roots.map((number) => [nodes[number].chain, 0]).reverse();
   while (waiting.length) {
     const [chain, from] = waiting.pop();
-    place(chain, from);
-    for (const aside of asides(chain)) waiting.push([aside, chain.lane + 1]);
+    placeChain(chain, from);
+    for (const aside of listSideChains(chain)) waiting.push([aside, chain.lane + 1]);
   }
   const depth = nodes.reduce((most, node) => Math.max(most, node.depth + 1), 0);
   return { nodes, roots, chains, index, lanes: tops.length, depth };
 }
 
-/** Numbers of the entries from the root to one of them. */
-export function pathTo(layout, id) {
+/** Return the numbers of the entries from the root to an entry. */
+export function findPath(layout, id) {
   const found = [];
   for (let at = layout.index.get(id) ?? -1; at >= 0; at = layout.nodes[at].parent) found.push(at);
   return found.reverse();
 }
 
-/** The members of a chain between two rows, by their rows alone: nothing else is looked at. */
-export function between(chain, from, to) {
+/** Return the members of a chain between two rows. */
+export function findMembers(chain, from, to) {
   const first = Math.max(0, Math.ceil(from) - chain.top);
   return chain.members.slice(first, Math.max(first, Math.floor(to) - chain.top + 1));
 }

@@ -2,34 +2,34 @@
 
 const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet"];
 
-/** The colours as they are now, light or dark. */
-export function palette() {
+/** Return the colours of the current theme. */
+export function readPalette() {
   const probe = document.createElement("span");
   document.body.append(probe);
-  const found = {};
+  const colours = {};
   for (const name of NAMES) {
     probe.style.color = `var(--${name})`;
-    found[name] = getComputedStyle(probe).color;
+    colours[name] = getComputedStyle(probe).color;
   }
-  found.sans = getComputedStyle(probe).fontFamily;
+  colours.sans = getComputedStyle(probe).fontFamily;
   probe.remove();
-  return found;
+  return colours;
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set();
 dark.addEventListener("change", () => listeners.forEach((listener) => listener()));
 
-/** Call `listener` whenever light becomes dark or back; gives the function that ends it. */
-export function onScheme(listener) {
+/** Call `listener` when the theme changes. Returns a function that stops it. */
+export function onThemeChange(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
 const KEY = "sessiontree.theme";
-export function keepTheme() {
-  const kept = localStorage.getItem(KEY);
-  if (kept) document.documentElement.dataset.theme = kept;
+export function restoreTheme() {
+  const theme = localStorage.getItem(KEY);
+  if (theme) document.documentElement.dataset.theme = theme;
 }
 export function toggleTheme() {
   const root = document.documentElement;

@@ -2,17 +2,17 @@
 import { Button, Component, Notice, html } from "./html.js";
 
 export const MODES = [
-  ["read-only", "read only"], ["ask", "ask first"], ["allow-edits", "allow edits"], ["allow-all", "allow all"],
+  ["read-only", "Read only"], ["ask", "Ask first"], ["allow-edits", "Allow edits"], ["allow-all", "Allow all"],
 ];
 
-const LABELS = new Map([["once", "Allow once"], ["session", "Allow for this session"], ["always", "Always allow here"]]);
-const SETTLES = 700; // milliseconds until the buttons work: a click that was meant for something else does nothing
+const LABELS = new Map([["once", "Allow once"], ["session", "Allow for this session"], ["always", "Always allow in this folder"]]);
+const CLICK_DELAY = 700; // milliseconds until the buttons work, so that a click meant for something else does nothing
 
 class PermissionCard extends Component {
   state = { ready: false, busy: false, error: null, reason: "" };
 
   componentDidMount() {
-    this.timer = setTimeout(() => this.setState({ ready: true }), SETTLES);
+    this.timer = setTimeout(() => this.setState({ ready: true }), CLICK_DELAY);
   }
 
   componentWillUnmount() {
@@ -43,20 +43,20 @@ class PermissionCard extends Component {
             ${scopes.map((scope) => html`<${Button} kind=${scope === "once" ? "primary" : ""} label=${LABELS.get(scope)}
               disabled=${disabled} onClick=${() => this.answer(scope)} />`)}
             <span class="gap"></span>
-            <input aria-label="Reason for the model" placeholder="reason (optional)" value=${reason}
+            <input aria-label="Reason for the model" placeholder="Reason (optional)" value=${reason}
               onInput=${(event) => this.setState({ reason: event.target.value })} />
-            <${Button} kind="danger" label="No" disabled=${disabled} onClick=${() => this.answer("no")} />
+            <${Button} kind="danger" label="Deny" disabled=${disabled} onClick=${() => this.answer("no")} />
           </div>`
         : html`<p class="hint">This token cannot answer; it needs the scope <code>run</code>.</p>`}
     </section>`;
   }
 }
 
-/** The questions that are open on the branch that is read. */
+/** The open permission questions of the shown branch. */
 export const Permissions = ({ session, allowed, me }) => {
-  const asked = [...session.asked.values()].filter(({ branch }) => branch === session.branch);
-  return asked.length > 0 && html`<div class="permissions">
-    ${asked.map((question) => html`<${PermissionCard} key=${question.id} session=${session} question=${question}
+  const questions = [...session.questions.values()].filter(({ branch }) => branch === session.branch);
+  return questions.length > 0 && html`<div class="permissions">
+    ${questions.map((question) => html`<${PermissionCard} key=${question.id} session=${session} question=${question}
       allowed=${allowed} limited=${me.projects !== null} />`)}
   </div>`;
 };

@@ -6,7 +6,7 @@ const BOOKKEEPING = new Set([
   "service_tier_change", "title_change", "credential_pin", "session_init", "ttsr_injection", "mode_change", "reset_boundary",
 ]);
 
-export const isShown = (filter, { type, role, text, tools }) => {
+const isShown = (filter, { type, role, text, tools }) => {
   if (filter === "all") return true;
   if (filter === "labeled-only" || BOOKKEEPING.has(type)) return false;
   if (filter === "user-only") return role === "user";
@@ -15,16 +15,16 @@ export const isShown = (filter, { type, role, text, tools }) => {
 };
 
 /**
- * What an object of the server has under a name that people choose, a branch's say. Every object has more than its own
- * keys: `constructor` and `toString` are names of branches as well.
+ * Return the value of a key that a user chose, such as a branch name. Objects inherit keys: a branch may be called
+ * `constructor` or `toString`.
  */
-export const own = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
+export const getOwn = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
 
-/** Where each of `fresh` hangs among the rows; null where nobody knows that, or it is not shown any more. */
-export function join(rows, fresh, filter, hidden) {
+/** Add new rows under their nearest shown ancestors. Returns null if an ancestor is unknown. */
+export function joinRows(rows, newRows, filter, hidden) {
   const known = new Set(rows.map((row) => row.id));
   const joined = [...rows];
-  for (const row of fresh) {
+  for (const row of newRows) {
     if (known.has(row.id)) continue;
     const parent = row.parent === null || known.has(row.parent) ? row.parent : hidden.get(row.parent);
     if (parent !== null && !known.has(parent)) return null;

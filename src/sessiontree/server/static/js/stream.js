@@ -3,10 +3,10 @@
 // browser opens at most six connections to a server.
 
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 15_000;
-const UNSEEN = 3_000; // milliseconds that a page is hidden until it lets go of its connection
+const HIDDEN_DELAY = 3_000; // milliseconds after which a hidden page disconnects
 
-/** Lines of an event stream in, events `{id, type, data}` out. */
-export async function* events(body) {
+/** Parse an event stream and yield its events as `{id, type, data}`. */
+async function* parseEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "", event = { id: null, type: "message", data: [] };
   try {
@@ -33,82 +33,82 @@ export async function* events(body) {
 }
 
 export class Stream {
-  /** `heard(event)`; `resync()` when the place is lost; `state("live" | "waiting" | "ended", error)`,
-   * where a waiting stream has an error only when the server has too many streams to open this one. */
-  constructor(api, path, { heard, resync, state = () => {}, after = null }) {
-    Object.assign(this, { api, path, heard, resync, state, last: after });
+  /** Calls `onEvent(event)`, `onResync()` when the position is lost, and `onState("live" | "waiting" | "ended", error)`.
+   * A waiting stream has an error only if the server has too many streams. */
+  constructor(api, path, { onEvent, onResync, onState = () => {}, after = null }) {
+    Object.assign(this, { api, path, onEvent, onResync, onState, last: after });
     this.pause = FIRST_PAUSE;
-    document.addEventListener("visibilitychange", this.look);
-    this.look();
+    document.addEventListener("visibilitychange", this.checkVisibility);
+    this.checkVisibility();
     this.run();
   }
 
   stop() {
     this.stopped = true;
-    document.removeEventListener("visibilitychange", this.look);
-    clearTimeout(this.leaving);
+    document.removeEventListener("visibilitychange", this.checkVisibility);
+    clearTimeout(this.hideTimer);
     this.connection?.abort();
     this.wake?.();
   }
 
-  look = () => {
-    clearTimeout(this.leaving);
-    this.unseen = false;
+  checkVisibility = () => {
+    clearTimeout(this.hideTimer);
+    this.isHidden = false;
     if (!document.hidden) this.wake?.();
     else {
-      this.leaving = setTimeout(() => {
-        this.unseen = true;
+      this.hideTimer = setTimeout(() => {
+        this.isHidden = true;
         this.connection.abort();
-      }, UNSEEN);
+      }, HIDDEN_DELAY);
     }
   };
 
-  /** Until it is time to try again; a page that is hidden waits until it is seen. */
-  async rest() {
+  /** Wait before a retry. A hidden page waits until it is visible. */
+  async waitForRetry() {
     const pause = this.pause * (0.75 + Math.random() / 2);
     this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
     do {
       await new Promise((wake) => {
         this.wake = wake;
-        if (!this.unseen) setTimeout(wake, pause);
+        if (!this.isHidden) setTimeout(wake, pause);
       });
-    } while (this.unseen && !this.stopped);
+    } while (this.isHidden && !this.stopped);
   }
 
   async run() {
     while (!this.stopped) {
       const { signal } = (this.connection = new AbortController());
-      let refused = null;
+      let streamError = null;
       try {
         const headers = { Accept: "text/event-stream", ...(this.last === null ? {} : { "Last-Event-ID": String(this.last) }) };
-        const answer = await this.api.fetch(this.path, { headers, signal });
-        this.state("live");
-        for await (const event of events(answer.body)) {
+        const response = await this.api.fetch(this.path, { headers, signal });
+        this.onState("live");
+        for await (const event of parseEvents(response.body)) {
           if (signal.aborted) break;
           this.pause = FIRST_PAUSE;
           if (event.id !== null) this.last = event.id;
-          if (event.type === "resync") return this.lost();
-          this.heard(event);
+          if (event.type === "resync") return this.requestResync();
+          this.onEvent(event);
         }
       } catch (error) {
         if (!signal.aborted) {
-          if (error.status === 410) return this.lost();
+          if (error.status === 410) return this.requestResync();
           if (error.status >= 400 && error.status < 500 && error.status !== 429) {
             this.stop();
-            return this.state("ended", error);
+            return this.onState("ended", error);
           }
-          if (error.code === "too_many_streams") refused = error;
+          if (error.code === "too_many_streams") streamError = error;
         }
       }
       if (this.stopped) return undefined;
-      this.state("waiting", refused);
-      await this.rest();
+      this.onState("waiting", streamError);
+      await this.waitForRetry();
     }
     return undefined;
   }
 
-  lost() {
+  requestResync() {
     this.stop();
-    return this.resync();
+    return this.onResync();
   }
 }

@@ -1,33 +1,33 @@
 // One swarm: its agents, costs and live events. Events are read from the stored log, so a page that opens late shows
 // all of them.
-import { SWARMS, go, ofBranch, ofComparison, ofSession } from "./addresses.js";
-import { at } from "./api.js";
+import { SWARMS, go, linkToBranch, linkToComparison, linkToSession } from "./addresses.js";
+import { joinPath } from "./api.js";
 import { Meter } from "./charts.js";
 import { Ask } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
-import { clock, duration, money, plural, taken } from "./figures.js";
-import { STATUS, asked, levelOf, stateOf } from "./swarms.js";
+import { formatClock, formatCost, formatDuration, formatTokens, pluralize } from "./format.js";
+import { STATUS, buildRequest, getLevel, getState } from "./swarms.js";
 import { Stream } from "./stream.js";
 
-const LOOK = 1500, SETTLE = 60; // milliseconds: between two looks at the figures, and until events are worked out together
+const POLL = 1500, SETTLE = 60; // milliseconds: between polls, and delay to handle events together
 const KEPT = 400, SHOWN = 200; // events
-const MOST = 2000; // characters of what an agent says
+const MAX_TEXT = 2000; // characters of an agent's text
 const NOISY = new Set(["text_delta", "thinking"]);
 const LIVE = new Set(["created", "running", "paused"]);
 
-const percent = (part) => `${Math.round(part * 100)} %`;
+const formatPercent = (part) => `${Math.round(part * 100)} %`;
 
-/** What an event says. */
-const words = (event) => {
+/** Return the text of an event. */
+const describeEvent = (event) => {
   switch (event.type) {
     case "agent_start": return `started: ${event.task}`;
-    case "agent_complete": return `finished, ${money(event.cost)}, ${taken(event.tokens)} tokens, ${duration(event.seconds)}`;
-    case "agent_fail": return `failed after ${plural(event.attempts, "attempt")}: ${event.error}`;
+    case "agent_complete": return `finished, ${formatCost(event.cost)}, ${formatTokens(event.tokens)} tokens, ${formatDuration(event.seconds)}`;
+    case "agent_fail": return `failed after ${pluralize(event.attempts, "attempt")}: ${event.error}`;
     case "turn_start": return `turn ${event.number}`;
-    case "turn_end": return `turn ${event.number} ended, ${money(event.cost)}`;
+    case "turn_end": return `turn ${event.number} ended, ${formatCost(event.cost)}`;
     case "tool_call_start": return `calls ${event.tool} ${JSON.stringify(event.arguments ?? {}).slice(0, 120)}`;
-    case "tool_call_end": return `${event.tool} ${event.ok ? "answered" : "failed"}: ${event.text ?? ""}`;
-    case "budget": return `budget ${event.level}: ${percent(event.used / (event.limit || 1))} of ${event.kind}`;
+    case "tool_call_end": return `${event.tool} ${event.ok ? "finished" : "failed"}: ${event.text ?? ""}`;
+    case "budget": return `budget ${event.level}: ${formatPercent(event.used / (event.limit || 1))} of ${event.kind}`;
     case "branch": return `branch ${event.name}`;
     case "swarm": return [event.status, event.reason].filter(Boolean).join(": ");
     case "error": return event.message;
@@ -36,10 +36,10 @@ const words = (event) => {
 };
 
 export class SwarmView extends Component {
-  state = { status: null, events: [], saying: new Map(), error: null, agent: "", dialog: null, connection: "waiting" };
+  state = { status: null, events: [], streamed: new Map(), error: null, agent: "", dialog: null, connection: "waiting" };
 
   componentDidMount() {
-    this.base = at("swarms", this.props.id);
+    this.base = joinPath("swarms", this.props.id);
     this.load();
     this.listen();
   }
@@ -47,36 +47,36 @@ export class SwarmView extends Component {
     this.gone = true;
     this.stream.stop();
     clearTimeout(this.timer);
-    clearTimeout(this.soon);
+    clearTimeout(this.settleTimer);
   }
 
   listen() {
-    this.heard = [];
+    this.pending = [];
     this.stream = new Stream(this.props.api, `${this.base}/events`, {
       after: 0,
-      heard: ({ data }) => {
-        this.heard.push(data);
-        this.soon ??= setTimeout(() => this.settle(), SETTLE);
+      onEvent: ({ data }) => {
+        this.pending.push(data);
+        this.settleTimer ??= setTimeout(() => this.settle(), SETTLE);
       },
-      resync: () => {
-        this.setState({ events: [], saying: new Map() });
+      onResync: () => {
+        this.setState({ events: [], streamed: new Map() });
         this.listen();
       },
-      state: (connection) => this.setState({ connection }),
+      onState: (connection) => this.setState({ connection }),
     });
   }
 
   settle() {
-    this.soon = undefined;
-    const heard = this.heard.splice(0);
-    const saying = new Map(this.state.saying);
-    for (const { type, agent, delta } of heard) {
-      if (type === "text_delta") saying.set(agent, ((saying.get(agent) ?? "") + delta).slice(-MOST));
-      else if (type === "turn_start") saying.set(agent, "");
+    this.settleTimer = undefined;
+    const events = this.pending.splice(0);
+    const streamed = new Map(this.state.streamed);
+    for (const { type, agent, delta } of events) {
+      if (type === "text_delta") streamed.set(agent, ((streamed.get(agent) ?? "") + delta).slice(-MAX_TEXT));
+      else if (type === "turn_start") streamed.set(agent, "");
     }
-    const told = heard.filter((event) => !NOISY.has(event.type));
-    this.setState({ saying, events: [...this.state.events, ...told].slice(-KEPT) });
-    if (told.length) this.load();
+    const shown = events.filter((event) => !NOISY.has(event.type));
+    this.setState({ streamed, events: [...this.state.events, ...shown].slice(-KEPT) });
+    if (shown.length) this.load();
   }
 
   async load() {
@@ -85,31 +85,31 @@ export class SwarmView extends Component {
       const status = await this.props.api.get(this.base);
       if (this.gone) return;
       this.setState({ status, error: null });
-      if (status.status === "running" && !status.left) this.timer = setTimeout(() => this.load(), LOOK);
+      if (status.status === "running" && !status.left) this.timer = setTimeout(() => this.load(), POLL);
     } catch (error) {
       if (this.gone) return;
       this.setState({ error: error.message });
-      if (error.passes) this.timer = setTimeout(() => this.load(), LOOK);
+      if (error.isTemporary) this.timer = setTimeout(() => this.load(), POLL);
     }
   }
 
-  // Doing
+  // Actions
 
   do = async (action) => {
     try {
       await this.props.api.post(`${this.base}/${action}`);
       await this.load();
     } catch (error) {
-      this.props.tell(error.message, "wrong"); // the next look takes away what looks tell
+      this.props.notify(error.message, "wrong"); // the next poll clears `error`
     }
   };
 
   ask = (dialog) => this.setState({ dialog });
 
-  scaling() {
+  buildScaleDialog() {
     const now = String(this.state.status.wanted);
     return {
-      title: "Scale",
+      title: "Change the number of agents",
       action: "Scale",
       fields: [{ name: "agents", label: "Agents", kind: "number", min: 1, value: now, required: true }],
       submit: async ({ agents }) => {
@@ -119,26 +119,26 @@ export class SwarmView extends Component {
     };
   }
 
-  /** Where it was paused for a reason, that may be its budget. */
-  resuming({ budget, agentBudget }) {
+  /** A swarm that was paused for a reason may need a larger budget. */
+  buildResumeDialog({ budget, agentBudget }) {
     const field = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: String(value ?? "") });
     const fields = [
       field("budget.cost", "Dollars", budget?.cost),
       field("budget.tokens", "Tokens", budget?.tokens),
       field("budget.seconds", "Seconds", budget?.seconds),
-      field("agentBudget.cost", "Dollars each", agentBudget?.cost),
-      field("agentBudget.tokens", "Tokens each", agentBudget?.tokens),
-      field("agentBudget.seconds", "Seconds each", agentBudget?.seconds),
+      field("agentBudget.cost", "Dollars per agent", agentBudget?.cost),
+      field("agentBudget.tokens", "Tokens per agent", agentBudget?.tokens),
+      field("agentBudget.seconds", "Seconds per agent", agentBudget?.seconds),
     ];
     return {
       title: "Resume",
       action: "Resume",
-      note: "Changed values replace the current limits. An empty field means no limit.",
+      note: "Changed values replace the current limits. Leave a field empty for no limit.",
       fields,
       submit: async (values) => {
         const changed = fields.filter(({ name, value }) => (values[name] ?? "") !== value);
-        const said = Object.fromEntries(changed.map(({ name }) => [name, values[name] ?? null]));
-        await this.props.api.post(`${this.base}/resume`, asked(said));
+        const request = Object.fromEntries(changed.map(({ name }) => [name, values[name] ?? null]));
+        await this.props.api.post(`${this.base}/resume`, buildRequest(request));
         await this.load();
       },
     };
@@ -146,11 +146,11 @@ export class SwarmView extends Component {
 
   resume = () => {
     const { status } = this.state;
-    if (status.status === "paused" && status.reason) this.ask(this.resuming(status));
+    if (status.status === "paused" && status.reason) this.ask(this.buildResumeDialog(status));
     else this.do("resume");
   };
 
-  steering(agent) {
+  buildSteerDialog(agent) {
     return {
       title: `Message ${agent}`,
       action: "Send",
@@ -159,9 +159,9 @@ export class SwarmView extends Component {
     };
   }
 
-  destroying() {
+  buildDestroyDialog() {
     return {
-      title: "Destroy the swarm",
+      title: "Destroy this swarm?",
       note: "Its agents stop. What they wrote stays in the session.",
       action: "Destroy",
       danger: true,
@@ -170,7 +170,7 @@ export class SwarmView extends Component {
     };
   }
 
-  // Showing
+  // Rendering
 
   render(_, { status, error, dialog }) {
     if (!status) {
@@ -179,95 +179,95 @@ export class SwarmView extends Component {
       </section></main>`;
     }
     return html`<main class="scroll"><section class="swarm" aria-label=${`Swarm ${status.name}`}>
-      ${this.head(status)}
+      ${this.renderHead(status)}
       <${Notice} text=${error} kind="wrong" />
       <${Notice} text=${status.reason} />
-      ${this.gauges(status)}
+      ${this.renderGauges(status)}
       <h2>Agents</h2>
-      <ul class="agents">${status.agents.map((agent) => this.agent(agent))}</ul>
+      <ul class="agents">${status.agents.map((agent) => this.renderAgent(agent))}</ul>
       ${status.result && html`<h2>Result</h2><pre class="plain card outcome" tabindex="0">${status.result}</pre>`}
-      ${this.events(status)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.ask(null)} tell=${this.props.tell} />`}
+      ${this.renderEvents(status)}
+      ${dialog && html`<${Ask} ...${dialog} close=${() => this.ask(null)} notify=${this.props.notify} />`}
     </section></main>`;
   }
 
-  head({ name, status, left, task, agents, sessionId, branch }) {
+  renderHead({ name, status, left, task, agents, sessionId, branch }) {
     const { connection } = this.state;
-    const state = stateOf({ status, left });
-    const stands = status === "paused" || status === "created" || left;
+    const state = getState({ status, left });
+    const isIdle = status === "paused" || status === "created" || left;
     return html`<header class="head">
       <div class="title">
         <h1>${name} <${Chip} kind=${STATUS[state] ?? ""}>${state}<//></h1>
         <p class="task">${task}</p>
       </div>
       <div class="row">
-        <span class="link ${connection}" role="status">${connection}</span>
+        <span class="link ${connection}" role="status">${connection === "waiting" ? "connecting" : connection}</span>
         ${this.props.allowed && LIVE.has(status) && html`
-          ${stands && html`<${Button} kind="primary" label=${status === "created" ? "Start" : "Resume"} onClick=${this.resume} />`}
-          ${!stands && html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
-          <${Button} label="Scale" onClick=${() => this.ask(this.scaling())} />
+          ${isIdle && html`<${Button} kind="primary" label=${status === "created" ? "Start" : "Resume"} onClick=${this.resume} />`}
+          ${!isIdle && html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
+          <${Button} label="Scale" onClick=${() => this.ask(this.buildScaleDialog())} />
           <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
-        ${agents.length > 1 && html`<a class="button" href=${ofComparison(sessionId, agents.map(({ branch }) => branch))}>Compare</a>`}
-        <a class="button" href=${ofSession(sessionId, "tree", [["branch", branch]])}>Session</a>
+        ${agents.length > 1 && html`<a class="button" href=${linkToComparison(sessionId, agents.map(({ branch }) => branch))}>Compare</a>`}
+        <a class="button" href=${linkToSession(sessionId, "tree", [["branch", branch]])}>Session</a>
         ${this.props.allowed && !LIVE.has(status) && html`
-          <${Button} kind="danger" label="Destroy" onClick=${() => this.ask(this.destroying())} />`}
+          <${Button} kind="danger" label="Destroy" onClick=${() => this.ask(this.buildDestroyDialog())} />`}
       </div>
     </header>`;
   }
 
-  gauges({ progress, budget, budgetUsed, cost, tokens, seconds, strategy }) {
+  renderGauges({ progress, budget, budgetUsed, cost, tokens, seconds, strategy }) {
     const limited = Object.values(budget ?? {}).some((limit) => limit !== null);
-    const facts = [["Cost", money(cost)], ["Tokens", taken(tokens)], ["Time", duration(seconds)], ["Strategy", strategy]];
+    const facts = [["Cost", formatCost(cost)], ["Tokens", formatTokens(tokens)], ["Time", formatDuration(seconds)], ["Strategy", strategy]];
     return html`<div class="gauges">
       <div class="card">
-        <div class="row"><b>Progress</b><span class="gap"></span><span>${percent(progress)}</span></div>
+        <div class="row"><b>Progress</b><span class="gap"></span><span>${formatPercent(progress)}</span></div>
         <${Meter} part=${progress} label="Progress" />
       </div>
       <div class="card">
-        <div class="row"><b>Budget</b><span class="gap"></span><span>${!limited ? "none" : budgetUsed === null ? "–" : percent(budgetUsed)}</span></div>
-        <${Meter} part=${budgetUsed} level=${levelOf(budgetUsed)} label="Budget used" />
+        <div class="row"><b>Budget</b><span class="gap"></span><span>${!limited ? "none" : budgetUsed === null ? "–" : formatPercent(budgetUsed)}</span></div>
+        <${Meter} part=${budgetUsed} level=${getLevel(budgetUsed)} label="Budget used" />
       </div>
       <dl class="card facts-list">${facts.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     </div>`;
   }
 
-  agent({ id, branch, role, task, status, text, error, cost, tokens, seconds, attempts, model }) {
-    const saying = text === null && this.state.saying.get(id);
+  renderAgent({ id, branch, role, task, status, text, error, cost, tokens, seconds, attempts, model }) {
+    const streamed = text === null && this.state.streamed.get(id);
     return html`<li class="card" key=${id}>
       <div class="row">
         <b>${id}</b><${Chip} kind=${STATUS[status] ?? ""}>${status}<//><span class="fact">${role}</span>
-        <span class="gap"></span><a href=${ofBranch(this.state.status.sessionId, branch)}>${branch}</a>
+        <span class="gap"></span><a href=${linkToBranch(this.state.status.sessionId, branch)}>${branch}</a>
       </div>
       <p class="first">${task}</p>
-      ${saying && html`<div class="says live" tabindex="0"><pre class="plain">${saying}</pre></div>`}
-      ${text && html`<pre class="plain says" tabindex="0">${text.length > MOST ? `${text.slice(0, MOST)}…` : text}</pre>`}
+      ${streamed && html`<div class="says live" tabindex="0"><pre class="plain">${streamed}</pre></div>`}
+      ${text && html`<pre class="plain says" tabindex="0">${text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}…` : text}</pre>`}
       ${error && html`<p class="wrong-text">${error}</p>`}
       <div class="row">
         <span class="facts">
-          <span>${money(cost)}</span><span>${taken(tokens)} tokens</span><span>${duration(seconds)}</span>
+          <span>${formatCost(cost)}</span><span>${formatTokens(tokens)} tokens</span><span>${formatDuration(seconds)}</span>
           ${attempts > 1 && html`<span>${attempts} attempts</span>`}
           ${model && html`<span>${model}</span>`}
         </span>
         <span class="gap"></span>
         ${this.props.allowed && this.state.status.here && status === "running" && html`
-          <${Button} kind="small" label="Steer" onClick=${() => this.ask(this.steering(id))} />`}
+          <${Button} kind="small" label="Steer" onClick=${() => this.ask(this.buildSteerDialog(id))} />`}
       </div>
     </li>`;
   }
 
-  events({ agents }) {
+  renderEvents({ agents }) {
     const { events, agent } = this.state;
     const shown = events.filter((event) => !agent || event.agent === agent).slice(-SHOWN).reverse();
     return html`
       <div class="row"><h2>Events</h2><span class="gap"></span>
         <select aria-label="Filter by agent" value=${agent} onChange=${(event) => this.setState({ agent: event.target.value })}>
-          <option value="">all agents</option>
+          <option value="">All agents</option>
           ${agents.map(({ id }) => html`<option value=${id}>${id}</option>`)}
         </select>
       </div>
       <ol class="events card" tabindex="0" aria-label="Events, newest first">
         ${shown.map((event) => html`<li class=${event.type} key=${event.seq}>
-          <time>${clock(event.time)}</time><b>${event.agent ?? "swarm"}</b><span>${words(event)}</span>
+          <time>${formatClock(event.time)}</time><b>${event.agent ?? "swarm"}</b><span>${describeEvent(event)}</span>
         </li>`)}
         ${!shown.length && html`<li><span>No events yet.</span></li>`}
       </ol>`;

@@ -1,31 +1,31 @@
 // The list of swarms, and the form that starts one.
-import { go, ofSwarm } from "./addresses.js";
+import { go, linkToSwarm } from "./addresses.js";
 import { Meter } from "./charts.js";
-import { Button, Chip, Component, Empty, Field, Models, Notice, NoRuns, html, valuesOf } from "./html.js";
-import { ago, money, plural, taken } from "./figures.js";
+import { Button, Chip, Component, Empty, Field, ModelInput, RunsUnavailable, Notice, html, readForm } from "./html.js";
+import { formatAge, formatCost, formatTokens, pluralize } from "./format.js";
 
-const LOOK = 2000;
+const POLL = 2000; // milliseconds
 const STRATEGIES = [
   ["parallel", "agents work on the same task in parallel"],
-  ["map-reduce", "split into parts, then combine the results"],
-  ["pipeline", "one after another"],
+  ["map-reduce", "agents work on parts, then one combines the results"],
+  ["pipeline", "agents work one after another"],
   ["tree", "agents split their task further"],
 ];
 
-/** What a swarm is called that is to run and that nobody works on. */
-export const stateOf = ({ status, left }) => (left ? "interrupted" : status);
+/** Return the status of a swarm, or `interrupted` if its process died. */
+export const getState = ({ status, left }) => (left ? "interrupted" : status);
 
 export const STATUS = { running: "busy", completed: "branch", failed: "wrong", cancelled: "wrong", paused: "label", interrupted: "label" };
 
-/** How near a budget is to its end. */
-export const levelOf = (used) => (used >= 0.9 ? "critical" : used >= 0.75 ? "warning" : "");
+/** Return the warning level of a budget. */
+export const getLevel = (used) => (used >= 0.9 ? "critical" : used >= 0.75 ? "warning" : "");
 
 export class Swarms extends Component {
-  state = { swarms: null, lost: null, refused: null, opens: null, busy: false, sessions: [] };
+  state = { swarms: null, loadError: null, createError: null, isFormOpen: null, busy: false, sessions: [] };
 
   componentDidMount() {
     this.load();
-    this.timer = setInterval(() => document.visibilityState === "visible" && this.load(), LOOK);
+    this.timer = setInterval(() => document.visibilityState === "visible" && this.load(), POLL);
     this.props.api.get("/sessions", { limit: 50 }).then(({ sessions }) => this.setState({ sessions }), () => {});
   }
   componentWillUnmount() {
@@ -33,60 +33,60 @@ export class Swarms extends Component {
     clearInterval(this.timer);
   }
 
-  /** A slow answer is waited for. The form stands open where there was no swarm at first, and stays as one leaves it. */
+  /** Load the list, one request at a time. The form is open at first if there are no swarms. */
   async load() {
-    if (this.asked) return;
-    this.asked = true;
+    if (this.isLoading) return;
+    this.isLoading = true;
     try {
-      const { swarms } = await this.props.api.all("/swarms", "swarms");
-      this.setState({ swarms, lost: null, opens: this.state.opens ?? swarms.length === 0 });
+      const { swarms } = await this.props.api.getAll("/swarms", "swarms");
+      this.setState({ swarms, loadError: null, isFormOpen: this.state.isFormOpen ?? swarms.length === 0 });
     } catch (error) {
-      this.setState({ lost: error.message });
+      this.setState({ loadError: error.message });
     }
-    this.asked = false;
+    this.isLoading = false;
   }
 
   create = async (event) => {
     event.preventDefault();
-    this.setState({ busy: true, refused: null });
+    this.setState({ busy: true, createError: null });
     try {
-      const { id } = await this.props.api.post("/swarms", asked(valuesOf(event.target)));
-      if (!this.gone) go(ofSwarm(id));
+      const { id } = await this.props.api.post("/swarms", buildRequest(readForm(event.target)));
+      if (!this.gone) go(linkToSwarm(id));
     } catch (error) {
-      if (this.gone) this.props.tell(`New swarm: ${error.message}`, "wrong");
-      else this.setState({ busy: false, refused: error.message });
+      if (this.gone) this.props.notify(`New swarm: ${error.message}`, "wrong");
+      else this.setState({ busy: false, createError: error.message });
     }
   };
 
-  render({ allowed, me, models }, { swarms, lost, refused, opens, busy, sessions }) {
+  render({ allowed, me, models }, { swarms, loadError, createError, isFormOpen, busy, sessions }) {
     return html`<main class="scroll"><section class="swarms" aria-label="Swarms">
       <h1>Swarms</h1>
-      <${Notice} text=${refused ?? lost} kind="wrong" />
-      ${allowed && html`<details class="card" open=${opens || undefined}>
+      <${Notice} text=${createError ?? loadError} kind="wrong" />
+      ${allowed && html`<details class="card" open=${isFormOpen || undefined}>
         <summary><h2>New swarm</h2></summary>
         <${New} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
-      ${swarms === null && !lost && html`<${Empty}>Loading…<//>`}
+      ${swarms === null && !loadError && html`<${Empty}>Loading…<//>`}
       ${swarms?.length === 0 && html`<${Empty}>No swarms yet.<//>`}
       ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
-      ${!allowed && html`<${NoRuns} me=${me} />`}
+      ${!allowed && html`<${RunsUnavailable} me=${me} />`}
     </section></main>`;
   }
 }
 
-const Listed = ({ swarm }) => html`<li><a href=${ofSwarm(swarm.id)}>
+const Listed = ({ swarm }) => html`<li><a href=${linkToSwarm(swarm.id)}>
   <span class="row">
-    <span class="name">${swarm.name}</span><${Chip} kind=${STATUS[stateOf(swarm)] ?? ""}>${stateOf(swarm)}<//>
+    <span class="name">${swarm.name}</span><${Chip} kind=${STATUS[getState(swarm)] ?? ""}>${getState(swarm)}<//>
     <span class="gap"></span><span class="fact">${swarm.strategy}</span>
   </span>
   <span class="first">${swarm.task}</span>
   <${Meter} part=${swarm.progress} label=${`Progress of ${swarm.name}`} />
   <span class="facts">
     <span>${Math.round(swarm.progress * 100)} %</span>
-    <span>${plural(swarm.agentCount, "agent")}</span>
-    <span>${money(swarm.cost)}</span>
-    <span>${taken(swarm.tokens)} tokens</span>
-    <span>${ago(swarm.createdAt, Date.now())}</span>
+    <span>${pluralize(swarm.agentCount, "agent")}</span>
+    <span>${formatCost(swarm.cost)}</span>
+    <span>${formatTokens(swarm.tokens)} tokens</span>
+    <span>${formatAge(swarm.createdAt, Date.now())}</span>
   </span>
 </a></li>`;
 
@@ -94,10 +94,10 @@ const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create
   <div class="row fields">
     <${Field} label="Name"><input name="name" required autocomplete="off" /><//>
     <${Field} label="Strategy"><select name="strategy">
-      ${STRATEGIES.map(([name, words]) => html`<option value=${name}>${name}: ${words}</option>`)}
+      ${STRATEGIES.map(([name, description]) => html`<option value=${name}>${name}: ${description}</option>`)}
     </select><//>
     <${Field} label="Agents"><input name="agents" type="number" min="1" max="64" defaultValue="3" required /><//>
-    <${Field} label="At most"><input name="maxAgents" type="number" min="1" max="64" placeholder="no limit" /><//>
+    <${Field} label="Maximum agents"><input name="maxAgents" type="number" min="1" max="64" placeholder="No limit" /><//>
   </div>
   <${Field} wide label="Task"><textarea name="task" rows="3" required></textarea><//>
   <div class="row fields">
@@ -105,28 +105,28 @@ const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create
       <option value="">New session</option>
       ${sessions.map(({ id, name, firstMessage }) => html`<option value=${id}>${(name || firstMessage || id).slice(0, 60)}</option>`)}
     </select><//>
-    <${Field} label="Model"><${Models} name="model" models=${models} placeholder="default" /><//>
+    <${Field} label="Model"><${ModelInput} name="model" models=${models} placeholder="Default" /><//>
   </div>
-  <fieldset class="row fields"><legend>Total budget, and budget of each agent</legend>
+  <fieldset class="row fields"><legend>Budget of the swarm, and of each agent</legend>
     <${Field} label="Dollars"><input name="budget.cost" type="number" min="0" step="any" /><//>
     <${Field} label="Tokens"><input name="budget.tokens" type="number" min="0" /><//>
     <${Field} label="Seconds"><input name="budget.seconds" type="number" min="0" step="any" /><//>
-    <${Field} label="Dollars each"><input name="agentBudget.cost" type="number" min="0" step="any" /><//>
-    <${Field} label="Tokens each"><input name="agentBudget.tokens" type="number" min="0" /><//>
+    <${Field} label="Dollars per agent"><input name="agentBudget.cost" type="number" min="0" step="any" /><//>
+    <${Field} label="Tokens per agent"><input name="agentBudget.tokens" type="number" min="0" /><//>
   </fieldset>
   <div class="row end"><${Button} type="submit" kind="primary" label=${busy ? "…" : "Start"} disabled=${busy} /></div>
 </form>`;
 
 const NUMBERS = new Set(["agents", "maxAgents", "cost", "tokens", "seconds"]);
 
-/** What the form says, as the server takes it: `budget.cost` is the cost of the budget, and `null` none. */
-export const asked = (values) => {
+/** Build the request from form values. `budget.cost` becomes a field of `budget`; `null` means no limit. */
+export const buildRequest = (values) => {
   const body = {};
   for (const [path, value] of Object.entries(values)) {
     const [name, inner] = path.split(".");
-    const said = NUMBERS.has(inner ?? name) && value !== null ? Number(value) : value;
-    if (inner) body[name] = { ...body[name], [inner]: said };
-    else body[name] = said;
+    const parsed = NUMBERS.has(inner ?? name) && value !== null ? Number(value) : value;
+    if (inner) body[name] = { ...body[name], [inner]: parsed };
+    else body[name] = parsed;
   }
   return body;
 };

@@ -1,0 +1,256 @@
+"""The types of the public names. `tests/test_public_api.py` holds this list equal to the one in `__init__.py`."""
+
+from sessiontree._version import __version__ as __version__
+from sessiontree.agent.agent import Agent as Agent
+from sessiontree.agent.fan_out import Variant as Variant
+from sessiontree.agent.loop import Outcome as Outcome
+from sessiontree.agent.loop import RunStopped as RunStopped
+from sessiontree.agent.permissions import PermissionAnswer as PermissionAnswer
+from sessiontree.agent.permissions import PermissionQuestion as PermissionQuestion
+from sessiontree.agent.permissions import Permissions as Permissions
+from sessiontree.agent.structured_output import InvalidOutput as InvalidOutput
+from sessiontree.agent.system_prompt import build_coding_prompt as build_coding_prompt
+from sessiontree.agent.tool import Tool as Tool
+from sessiontree.agent.tool import ToolContext as ToolContext
+from sessiontree.agent.tool import ToolError as ToolError
+from sessiontree.agent.tool import ToolOutput as ToolOutput
+from sessiontree.agent.tool import tool as tool
+from sessiontree.agent.tools import builtin_tools as builtin_tools
+from sessiontree.comparison import METRICS as METRICS
+from sessiontree.comparison import BranchStats as BranchStats
+from sessiontree.comparison import Comparison as Comparison
+from sessiontree.comparison import Diff as Diff
+from sessiontree.comparison import Difference as Difference
+from sessiontree.config import Config as Config
+from sessiontree.convert.anthropic_messages import from_anthropic as from_anthropic
+from sessiontree.convert.gemini import from_gemini as from_gemini
+from sessiontree.convert.openai_chat import from_openai as from_openai
+from sessiontree.convert.openai_responses import from_openai_responses as from_openai_responses
+from sessiontree.convert.pydantic_ai import from_pydantic_ai as from_pydantic_ai
+from sessiontree.core.context import Context as Context
+from sessiontree.core.context import ExplainedEntry as ExplainedEntry
+from sessiontree.core.context import Explanation as Explanation
+from sessiontree.core.context import State as State
+from sessiontree.core.context import build_context as build_context
+from sessiontree.core.context import explain as explain
+from sessiontree.core.conversion_result import ConvertedBodies as ConvertedBodies
+from sessiontree.core.conversion_result import ConvertedMessages as ConvertedMessages
+from sessiontree.core.conversion_result import Omission as Omission
+from sessiontree.core.entries import AgentAction as AgentAction
+from sessiontree.core.entries import Body as Body
+from sessiontree.core.entries import BranchPoint as BranchPoint
+from sessiontree.core.entries import BranchSummary as BranchSummary
+from sessiontree.core.entries import Compaction as Compaction
+from sessiontree.core.entries import ContextEdit as ContextEdit
+from sessiontree.core.entries import Custom as Custom
+from sessiontree.core.entries import CustomMessage as CustomMessage
+from sessiontree.core.entries import Entry as Entry
+from sessiontree.core.entries import EntryId as EntryId
+from sessiontree.core.entries import Header as Header
+from sessiontree.core.entries import Label as Label
+from sessiontree.core.entries import Message as Message
+from sessiontree.core.entries import ModeChange as ModeChange
+from sessiontree.core.entries import ModelChange as ModelChange
+from sessiontree.core.entries import Opaque as Opaque
+from sessiontree.core.entries import Problem as Problem
+from sessiontree.core.entries import ResetBoundary as ResetBoundary
+from sessiontree.core.entries import RuleInjection as RuleInjection
+from sessiontree.core.entries import SessionInfo as SessionInfo
+from sessiontree.core.entries import ThinkingLevelChange as ThinkingLevelChange
+from sessiontree.core.entries import Usage as Usage
+from sessiontree.core.message_views import AssistantMessage as AssistantMessage
+from sessiontree.core.message_views import Block as Block
+from sessiontree.core.message_views import Image as Image
+from sessiontree.core.message_views import MessageView as MessageView
+from sessiontree.core.message_views import OtherBlock as OtherBlock
+from sessiontree.core.message_views import OtherMessage as OtherMessage
+from sessiontree.core.message_views import SystemMessage as SystemMessage
+from sessiontree.core.message_views import Text as Text
+from sessiontree.core.message_views import Thinking as Thinking
+from sessiontree.core.message_views import TokenUsage as TokenUsage
+from sessiontree.core.message_views import ToolCall as ToolCall
+from sessiontree.core.message_views import ToolResult as ToolResult
+from sessiontree.core.message_views import UserMessage as UserMessage
+from sessiontree.core.messages import assistant as assistant
+from sessiontree.core.messages import system as system
+from sessiontree.core.messages import tool_call as tool_call
+from sessiontree.core.messages import tool_result as tool_result
+from sessiontree.core.messages import user as user
+from sessiontree.core.plan import NavigatePlan as NavigatePlan
+from sessiontree.core.tree import Tree as Tree
+from sessiontree.errors import Ambiguous as Ambiguous
+from sessiontree.errors import BranchMoved as BranchMoved
+from sessiontree.errors import Conflict as Conflict
+from sessiontree.errors import FormatError as FormatError
+from sessiontree.errors import InvalidOperation as InvalidOperation
+from sessiontree.errors import LockTimeout as LockTimeout
+from sessiontree.errors import NotFound as NotFound
+from sessiontree.errors import OutcomeUnknown as OutcomeUnknown
+from sessiontree.errors import ReadOnly as ReadOnly
+from sessiontree.errors import SessionTreeError as SessionTreeError
+from sessiontree.errors import StoreError as StoreError
+from sessiontree.export.redact import Redactor as Redactor
+from sessiontree.format.line_repair import Repair as Repair
+from sessiontree.hooks import events as events
+from sessiontree.hooks.bus import Hooks as Hooks
+from sessiontree.library.catalog import create as create
+from sessiontree.library.catalog import memory as memory
+from sessiontree.library.catalog import open as open
+from sessiontree.library.catalog import recent as recent
+from sessiontree.library.catalog import search as search
+from sessiontree.library.catalog import sessions as sessions
+from sessiontree.library.index.session_search import Hit as Hit
+from sessiontree.library.index.session_summary import SessionSummary as SessionSummary
+from sessiontree.library.repair import RepairReport as RepairReport
+from sessiontree.library.repair import repair as repair
+from sessiontree.model.base import ModelError as ModelError
+from sessiontree.model.base import Request as Request
+from sessiontree.model.scripted import ScriptedModel as ScriptedModel
+from sessiontree.model.scripted import ScriptedUsage as ScriptedUsage
+from sessiontree.model.selection import NoModel as NoModel
+from sessiontree.model.selection import find_model as find_model
+from sessiontree.ops.branch_functions import compact as compact
+from sessiontree.ops.branch_functions import merge as merge
+from sessiontree.ops.branch_functions import navigate as navigate
+from sessiontree.ops.run_sync import run_sync as run_sync
+from sessiontree.session import Branch as Branch
+from sessiontree.session import BranchInfo as BranchInfo
+from sessiontree.session import Item as Item
+from sessiontree.session import Place as Place
+from sessiontree.session import Session as Session
+from sessiontree.session import compare as compare
+from sessiontree.session import diff as diff
+from sessiontree.session.async_session import AsyncSession as AsyncSession
+from sessiontree.swarm.budget import Budget as Budget
+from sessiontree.swarm.experiment.experiment import Arm as Arm
+from sessiontree.swarm.experiment.experiment import experiment as experiment
+from sessiontree.swarm.records import AgentSpec as AgentSpec
+from sessiontree.swarm.swarm import Swarm as Swarm
+
+__all__ = [
+    "METRICS",
+    "Agent",
+    "AgentAction",
+    "AgentSpec",
+    "Ambiguous",
+    "Arm",
+    "AssistantMessage",
+    "AsyncSession",
+    "Block",
+    "Body",
+    "Branch",
+    "BranchInfo",
+    "BranchMoved",
+    "BranchPoint",
+    "BranchStats",
+    "BranchSummary",
+    "Budget",
+    "Compaction",
+    "Comparison",
+    "Config",
+    "Conflict",
+    "Context",
+    "ContextEdit",
+    "ConvertedBodies",
+    "ConvertedMessages",
+    "Custom",
+    "CustomMessage",
+    "Diff",
+    "Difference",
+    "Entry",
+    "EntryId",
+    "ExplainedEntry",
+    "Explanation",
+    "FormatError",
+    "Header",
+    "Hit",
+    "Hooks",
+    "Image",
+    "InvalidOperation",
+    "InvalidOutput",
+    "Item",
+    "Label",
+    "LockTimeout",
+    "Message",
+    "MessageView",
+    "ModeChange",
+    "ModelChange",
+    "ModelError",
+    "NavigatePlan",
+    "NoModel",
+    "NotFound",
+    "Omission",
+    "Opaque",
+    "OtherBlock",
+    "OtherMessage",
+    "Outcome",
+    "OutcomeUnknown",
+    "PermissionAnswer",
+    "PermissionQuestion",
+    "Permissions",
+    "Place",
+    "Problem",
+    "ReadOnly",
+    "Redactor",
+    "Repair",
+    "RepairReport",
+    "Request",
+    "ResetBoundary",
+    "RuleInjection",
+    "RunStopped",
+    "ScriptedModel",
+    "ScriptedUsage",
+    "Session",
+    "SessionInfo",
+    "SessionSummary",
+    "SessionTreeError",
+    "State",
+    "StoreError",
+    "Swarm",
+    "SystemMessage",
+    "Text",
+    "Thinking",
+    "ThinkingLevelChange",
+    "TokenUsage",
+    "Tool",
+    "ToolCall",
+    "ToolContext",
+    "ToolError",
+    "ToolOutput",
+    "ToolResult",
+    "Tree",
+    "Usage",
+    "UserMessage",
+    "Variant",
+    "__version__",
+    "assistant",
+    "build_coding_prompt",
+    "build_context",
+    "builtin_tools",
+    "compact",
+    "compare",
+    "create",
+    "diff",
+    "events",
+    "experiment",
+    "explain",
+    "find_model",
+    "from_anthropic",
+    "from_gemini",
+    "from_openai",
+    "from_openai_responses",
+    "from_pydantic_ai",
+    "memory",
+    "merge",
+    "navigate",
+    "recent",
+    "repair",
+    "run_sync",
+    "search",
+    "sessions",
+    "system",
+    "tool",
+    "tool_call",
+    "tool_result",
+    "user",
+]

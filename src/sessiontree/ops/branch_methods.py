@@ -1,0 +1,93 @@
+"""The asynchronous methods of `Branch`: operations with forgiving arguments.
+
+Hooks are optional, a model may be given by its name, and by default it is the one of the branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sessiontree.config import CompactionSettings
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import Model
+from sessiontree.model.selection import find_model
+from sessiontree.ops.compact import CompactOutcome, compact
+from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.navigate import NavigateOutcome, navigate
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Place
+
+
+def resolve_model(branch: Branch, model: Model | str | None) -> Model:
+    """Return a model given as itself or by its name; by default the model of the branch.
+
+    Raises `InvalidOperation` if the branch has none, and what `find_model` raises.
+    """
+    if model is not None and not isinstance(model, str):
+        return model
+    state = branch.state
+    if model is None and state.model is None:
+        raise InvalidOperation('a summary needs a model; pass model="provider:model", or your own summary')
+    return find_model(model if model is not None else f"{state.provider}:{state.model}")
+
+
+def _build_request(
+    branch: Branch, summary: str | None, instructions: str | None, model: Model | str | None
+) -> SummaryRequest:
+    if summary is not None:
+        return SummaryRequest.from_value(summary)
+    return SummaryRequest(model=resolve_model(branch, model), instructions=instructions)
+
+
+async def navigate_branch(
+    branch: Branch,
+    place: Place,
+    *,
+    summarize: bool | str,
+    instructions: str | None,
+    model: Model | str | None,
+    label: str | None,
+    hooks: Hooks | None,
+) -> NavigateOutcome:
+    own = summarize if isinstance(summarize, str) else None
+    request = None if summarize is False else _build_request(branch, own, instructions, model)
+    return await navigate(branch.session, place, hooks=hooks or Hooks(), summary=request, label=label, branch=branch)
+
+
+async def compact_branch(
+    branch: Branch,
+    summary: str | None,
+    *,
+    instructions: str | None,
+    model: Model | str | None,
+    settings: CompactionSettings | None,
+    hooks: Hooks | None,
+) -> CompactOutcome:
+    request = _build_request(branch, summary, instructions, model)
+    return await compact(branch, hooks or Hooks(), summary=request, settings=settings or CompactionSettings())
+
+
+async def merge_branch(
+    into: Branch,
+    source: Place,
+    summary: str | None,
+    *,
+    instructions: str | None,
+    model: Model | str | None,
+    hooks: Hooks | None,
+) -> MergeOutcome:
+    if not isinstance(source, Branch):
+        if not isinstance(source, str):
+            raise InvalidOperation(f"merge takes a branch or its name, not {type(source).__name__}")
+        source = into.session.branch(source)
+    request = _build_request(into, summary, instructions, model)
+    return await merge(source, into, hooks=hooks or Hooks(), summary=request)
+
+
+async def rebase_branch(branch: Branch, onto: Place, *, hooks: Hooks | None) -> CopyOutcome:
+    return await rebase(branch, onto, hooks=hooks or Hooks())
+
+
+async def cherry_pick_branch(into: Branch, places: Sequence[Place], *, hooks: Hooks | None) -> CopyOutcome:
+    return await cherry_pick(into, places, hooks=hooks or Hooks())

@@ -1,0 +1,175 @@
+// The dialogs of a session. Each method returns the properties of an `Ask` dialog. A dialog acts on the branch that
+// was current when it was opened.
+import { go, linkToSession } from "./addresses.js";
+import { pluralize } from "./format.js";
+
+const FORMATS = [["html", "Web page"], ["md", "Markdown"], ["text", "Plain text"], ["jsonl", "Session file"], ["json", "JSON"]];
+
+export class SessionDialogs {
+  /** `canRun()` tells whether models may be called, `notify` shows a toast, `edit` fills the composer, `ask` opens a dialog. */
+  constructor(session, { canRun, notify, edit, ask }) {
+    Object.assign(this, { session, canRun, notify, edit, ask });
+  }
+
+  /** A field for a summary. It is optional if the model may write it. */
+  buildSummaryField(label) {
+    const rest = this.canRun() ? { help: "Leave empty to let the model write it." } : { required: true };
+    return { name: "summary", label, kind: "text", ...rest };
+  }
+
+  navigate(entry) {
+    const { session } = this, branch = session.current;
+    const options = [["no", "No summary"], ["model", "Summary by the model"], ["own", "My own summary"]];
+    return {
+      title: "Go here",
+      note: `Moves ${branch} to this entry. Later entries stay in the tree.`,
+      action: "Go",
+      fields: [
+        {
+          name: "how",
+          label: "Summarize the branch you're leaving?",
+          kind: "choice",
+          value: "no",
+          options: options.filter(([how]) => how !== "model" || this.canRun()),
+        },
+        { name: "text", label: this.canRun() ? "Instructions, or your summary" : "Summary", kind: "text" },
+      ],
+      submit: async ({ how, text }) => {
+        const choices = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
+        const answer = await session.navigate(entry, { branch, ...choices[how] });
+        if (answer.cancelled) throw new Error("a hook cancelled the move");
+        this.notify(branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}`);
+        return answer;
+      },
+      after: ({ text }) => text && branch === session.current && this.edit(text),
+    };
+  }
+
+  branch(at) {
+    return {
+      title: "New branch",
+      action: "Create",
+      fields: [
+        { name: "name", label: "Name", required: true },
+        { name: "description", label: "Description" },
+        { name: "switch", label: "Switch to it", kind: "check", value: true },
+      ],
+      submit: (values) => this.session.createBranch({ ...values, ...(at ? { at } : {}), switch: values.switch === "yes" }),
+    };
+  }
+
+  label(entry) {
+    const before = this.session.getLabel(entry) ?? "";
+    return {
+      title: "Set label",
+      note: "Leave the field empty to remove the label.",
+      action: "Set",
+      fields: [{ name: "label", label: "Label", value: before }],
+      submit: async ({ label = "" }) => label === before || this.session.label(entry, label || null),
+    };
+  }
+
+  fork(entry) {
+    return {
+      title: "Fork",
+      note: "Copies the path to this entry into a new session.",
+      action: "Fork",
+      fields: [
+        { name: "name", label: "Name of the new session" },
+        { name: "tree", label: "Copy the whole tree", kind: "check" },
+      ],
+      submit: async ({ name, tree }) => {
+        const part = tree === "yes" ? { tree: true } : entry ? { at: entry } : {};
+        const forked = await this.session.fork({ ...part, ...(name ? { name } : {}) });
+        this.notify("Forked");
+        return forked;
+      },
+      after: ({ id }) => go(linkToSession(id)),
+    };
+  }
+
+  /** Return null if there is no other branch. */
+  merge(from) {
+    const { session } = this, into = session.current;
+    const others = session.branches.filter(({ name, archived }) => name !== into && !archived);
+    if (!others.length) return null;
+    return {
+      title: "Merge",
+      note: `Appends a summary of a branch to ${into}. Both branches stay as they are.`,
+      action: "Merge",
+      fields: [
+        {
+          name: "from",
+          label: "Branch",
+          kind: "choice",
+          value: from ?? session.otherBranch ?? others[0].name,
+          options: others.map(({ name }) => [name, name]),
+        },
+        this.buildSummaryField("Summary"),
+      ],
+      submit: async (values) => {
+        const answer = await session.merge({ ...values, into });
+        if (answer.cancelled) throw new Error("a hook cancelled the merge");
+        this.notify(`Merged into ${into}`);
+      },
+    };
+  }
+
+  promote(branch) {
+    const { session } = this, into = session.current;
+    return {
+      title: `Promote ${branch}`,
+      note:
+        `${into} continues from the end of ${branch}. ` +
+        "The other branches are summarized there and archived, not deleted.",
+      action: "Promote",
+      fields: [this.buildSummaryField("Summary of the other branches")],
+      submit: async (values) => {
+        const answer = await session.promote({ branch, into, ...values });
+        if (answer.cancelled) throw new Error("a hook cancelled the promotion");
+        this.notify(`Promoted; ${pluralize(answer.archived.length, "branch", "branches")} archived`);
+      },
+      after: () => go(linkToSession(session.id)),
+    };
+  }
+
+  rename(branch) {
+    const { session } = this;
+    return {
+      title: branch ? `Rename ${branch}` : "Rename the session",
+      action: "Rename",
+      fields: [{ name: "name", label: "Name", value: branch ?? session.info.name ?? "", required: true }],
+      submit: ({ name }) => (branch ? session.changeBranch(branch, { name }) : session.rename(name)),
+    };
+  }
+
+  download() {
+    const { session } = this;
+    return {
+      title: "Export",
+      action: "Download",
+      fields: [
+        { name: "format", label: "Format", kind: "choice", value: "html", options: FORMATS },
+        { name: "redact", label: "Redact secrets", kind: "check" },
+      ],
+      submit: ({ format, redact }, onProgress) => {
+        const file = `${session.info.name || session.id}.${format === "text" ? "txt" : format}`;
+        return session.api.exportSession(session.base, { format, redact: redact === "yes" }, file, onProgress);
+      },
+      after: (report) => report && this.ask(this.report(report)),
+    };
+  }
+
+  /** The redaction report of an export. */
+  report({ counts, linesLeftOut }) {
+    const found = Object.entries(counts);
+    const unread = linesLeftOut ? ` ${pluralize(linesLeftOut, "unreadable line")} left out.` : "";
+    return {
+      title: "Exported with secrets redacted",
+      note: (found.length ? "Review the file before you share it. Other secrets may remain." : "No secrets were found.") + unread,
+      list: found.map(([kind, count]) => `${count} × ${kind}`),
+      action: "Close",
+      submit: async () => {},
+    };
+  }
+}

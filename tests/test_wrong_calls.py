@@ -1,0 +1,213 @@
+"""Wrong calls that a newcomer makes, each with the sentence that says what is expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return path
+
+
+def untyped(path):
+    return path
+
+
+def script(*answers: Any) -> st.ScriptedModel:
+    return st.ScriptedModel(answers)
+
+
+def switch_to_label(session: st.Session) -> None:
+    first, _ = session.extend([st.user("one"), st.user("two")])
+    session.label(first, "start")
+    session.switch("start")
+
+
+CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    # sessions
+    "text instead of a message": (
+        lambda s: s.append("hi"),
+        "an entry needs a body such as st.user(\"hi\"), not str; write st.user('hi')",
+    ),
+    "a dictionary instead of a message": (
+        lambda s: s.head.append({"role": "user", "content": "hi"}),
+        'an entry needs a body such as st.user("hi"), not dict',
+    ),
+    "text in a list of messages": (
+        lambda s: s.extend([st.user("hi"), "hello"]),
+        "not str; write st.user('hello')",
+    ),
+    "one message instead of a list": (
+        lambda s: s.head.extend(st.user("x")),
+        'extend needs a list such as [st.user("hi")], not Message; append writes one entry',
+    ),
+    "one item instead of a list": (
+        lambda s: s.extend(st.Item(st.user("x"))),
+        'extend needs a list such as [st.user("hi")], not Item; append writes one entry',
+    ),
+    "a label without a text": (
+        lambda s: s.label("x"),
+        'label needs a place and a text, such as session.label("HEAD", "start")',
+    ),
+    "a number as a label": (
+        lambda s: s.label(s.append(st.user("x")), 3),
+        "a label is text, not int",
+    ),
+    "a number instead of a session to open": (
+        lambda s: st.open(3),
+        "open needs the path, name or id of a session, not int",
+    ),
+    "an open session instead of its name": (
+        lambda s: st.open(s),
+        "open needs the path, name or id of a session, not Session",
+    ),
+    "a list as the name of a session": (
+        lambda s: st.create(["x"]),
+        "the name of a session is text, not list",
+    ),
+    "a number as the name of a session": (
+        lambda s: s.rename(3),
+        "the name of a session is text, not int",
+    ),
+    "a number as a branch": (
+        lambda s: s.branch(3),
+        "a branch is given by its name, not by int",
+    ),
+    "a branch that does not exist": (
+        lambda s: s.append(st.user("x"), branch="cache"),
+        "branch 'cache' not found; branches: main",
+    ),
+    "a handle as the name of a branch": (
+        lambda s: s.append(st.user("x"), branch=s.head),
+        "a branch is given by its name, not by Branch",
+    ),
+    "an empty name of a branch": (
+        lambda s: s.create_branch(""),
+        "invalid branch name '': it is empty",
+    ),
+    "a number as the name of a new branch": (
+        lambda s: s.create_branch(3),
+        "the name of a branch is text, not int",
+    ),
+    "a switch to a label": (
+        switch_to_label,
+        "'start' is a label, not a branch; navigate goes to a label",
+    ),
+    "a number as a place": (
+        lambda s: s.context(3),
+        "a place is a name, an entry, a branch or None, not int",
+    ),
+    "seconds with a fraction as a timestamp": (
+        lambda s: s.extend([st.Item(st.user("x"), timestamp=1.5)]),
+        "a timestamp is a whole number of milliseconds since the epoch, not 1.5",
+    ),
+    "a comparison without a session": (
+        lambda s: st.compare("auth", ["main"]),
+        "compare needs a session, not str; open one with st.open",
+    ),
+    # agents
+    "the name of a session instead of a session": (
+        lambda s: st.Agent("auth"),
+        "an agent works on a session or a branch, not on the text 'auth'; open a session with st.open('auth') first",
+    ),
+    "a model in place of the session": (
+        lambda s: st.Agent(script()),
+        "an agent works on a session or a branch, not on a model; pass the model as model=…",
+    ),
+    "a number in place of the session": (
+        lambda s: st.Agent(3, script()),
+        "an agent works on a session or a branch, not on 3 (int)",
+    ),
+    "an unknown model": (
+        lambda s: st.Agent(s.head, "x"),
+        "provider 'x' not found; use provider:model; providers: ",
+    ),
+    "a class in place of a model": (
+        lambda s: st.Agent(s, st.ScriptedModel),
+        'a model is a name such as "openai:gpt-5.5", or a model from st.find_model, not ',
+    ),
+    "a number among the tools": (
+        lambda s: st.Agent(s, script(), tools=[3]),
+        "a tool is a function or an st.Tool, not 3 (int)",
+    ),
+    "the name of a built-in tool among the tools": (
+        lambda s: st.Agent(s, script(), tools=["read"]),
+        "a tool is a function or an st.Tool, not 'read' (str); a built-in tool is in st.builtin_tools('read')",
+    ),
+    "one function in place of a list of tools": (
+        lambda s: st.Agent(s, script(), tools=read_file),
+        "tools is a list: write tools=[read_file]",
+    ),
+    "text in place of a list of tools": (
+        lambda s: st.Agent(s, script(), tools="read"),
+        "tools is a list of functions and tools, not 'read' (str)",
+    ),
+    "the same tool twice": (
+        lambda s: st.Agent(s, script(), tools=[read_file, read_file]),
+        "two tools have the name 'read_file'; rename one with st.tool(name=…)",
+    ),
+    "a tool without types": (
+        lambda s: st.Agent(s, script(), tools=[untyped]),
+        "untyped cannot be a tool: its parameter 'path' has no type",
+    ),
+    "a lambda as a tool": (
+        lambda s: st.Agent(s, script(), tools=[lambda path: path]),
+        "a lambda cannot be a tool: define a function with a name and types",
+    ),
+    "a number as the system prompt": (
+        lambda s: st.Agent(s, script(), system=3),
+        "system is text, not 3 (int)",
+    ),
+    "a list of handlers in place of hooks": (
+        lambda s: st.Agent(s, script(), hooks=[print]),
+        "hooks is an st.Hooks, not [<built-in function print>] (list)",
+    ),
+    "a dictionary in place of settings": (
+        lambda s: st.Agent(s, script(), settings={"model": "x"}),
+        "settings is an st.Config, not {'model': 'x'} (dict)",
+    ),
+    "a number as a prompt": (
+        lambda s: st.Agent(s, script()).run_sync(3),
+        "a prompt is text, not 3 (int)",
+    ),
+    "one image in place of a list": (
+        lambda s: st.Agent(s, script()).run_sync("Look", st.Image(b"", "image/png")),
+        "images is a list such as [st.Image(data, media_type)], not Image",
+    ),
+    "a value in place of an output type": (
+        lambda s: st.Agent(s, script()).run_sync("Go", output=object()),
+        "cannot be an output type: ",
+    ),
+    # swarms
+    "a number in place of a budget": (
+        lambda s: st.Swarm(s, "team", "Look", model=script(), budget=5),
+        "a budget is an st.Budget, not 5 (int); for US dollars write st.Budget(cost=5)",
+    ),
+    "a swarm on the name of a session": (
+        lambda s: st.Swarm("auth", "team", "Look", model=script()),
+        "a swarm works on a session, not on 'auth' (str); open a session with st.open('auth') first",
+    ),
+    "a swarm with names in place of agents": (
+        lambda s: st.Swarm(s, "team", "Look", model=script(), agents=["a", "b"]),
+        "agents is a number, or a list of st.AgentSpec, not a list with 'a' (str)",
+    ),
+    "a swarm with one function as tools": (
+        lambda s: st.Swarm(s, "team", "Look", model=script(), tools=read_file),
+        "tools is a list: write tools=[read_file]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "sentence"), CALLS.values(), ids=CALLS)
+def test_a_wrong_call_says_what_is_expected(make: Callable[[st.Session], Any], sentence: str) -> None:
+    with pytest.raises(st.SessionTreeError) as raised:
+        make(st.memory())
+
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
