@@ -31,7 +31,7 @@ from sessiontree.errors import (
     StoreError,
     describe_validation_error,
 )
-from sessiontree.extensions.trusted_files import ExtensionError
+from sessiontree.extensions.project_trust import ExtensionError
 from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel

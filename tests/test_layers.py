@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import sessiontree
-from sessiontree.core.upper_layers import TARGETS
+from sessiontree.core.upward_calls import TARGETS
 
 LAYERS = [  # bottom first
-    "_version", "errors", "home", "regular_file", "core", "format", "comparison", "export", "convert",
-    "config", "store", "session", "library", "hooks", "model", "ops", "agent", "commands", "extensions", "swarm",
+    "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert",
+    "config", "store", "session", "library", "hooks", "model", "ops", "agent", "slash_commands", "extensions", "swarm",
     "compat", "server", "tui", "cli", "__main__",
 ]  # fmt: skip
-PURE = {"core", "format", "comparison", "export", "convert"}
+PURE = {"core", "format", "branch_comparison", "export", "convert"}
 IMPURE_MODULES = {
     "asyncio", "fcntl", "glob", "io", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3",
     "subprocess", "sys", "tempfile", "threading", "time", "uuid", "uuid_utils",
@@ -27,7 +27,7 @@ DOORS = {
 }  # fmt: skip
 """What changes often, and the one place that knows it. The rule for messages of pydantic_ai is in `convert`."""
 METHODS_OF_UPPER_LAYERS = {"session/branch.py"}
-"""Modules whose methods `core.upper_layers` loads from above. Only type checkers see the types of these methods."""
+"""Modules whose methods `core.upward_calls` loads from above. Only type checkers see the types of these methods."""
 ROOT = Path(sessiontree.__file__).parent
 
 

@@ -50,7 +50,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("tokens.json", "from sessiontree.server.auth import TokenStore; TokenStore().read_stored()", True),
         (
             "trust.json",
-            "from sessiontree.extensions.trusted_files import TrustStore; TrustStore({home!r})._read()",
+            "from sessiontree.extensions.project_trust import TrustStore; TrustStore({home!r})._read()",
             True,
         ),
         (

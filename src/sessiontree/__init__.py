@@ -36,7 +36,7 @@ _MODULES = {
         "tool",
     ),
     "sessiontree.agent.tools": ("builtin_tools",),
-    "sessiontree.comparison": (
+    "sessiontree.branch_comparison": (
         "BranchStats",
         "Comparison",
         "Diff",
@@ -108,7 +108,7 @@ _MODULES = {
         "tool_result",
         "user",
     ),
-    "sessiontree.core.plan": ("NavigatePlan",),
+    "sessiontree.core.operation_plans": ("NavigatePlan",),
     "sessiontree.core.tree": ("Tree",),
     "sessiontree.errors": (
         "Ambiguous",

@@ -16,11 +16,11 @@ from sessiontree.agent.tool import ToolError as ToolError
 from sessiontree.agent.tool import ToolOutput as ToolOutput
 from sessiontree.agent.tool import tool as tool
 from sessiontree.agent.tools import builtin_tools as builtin_tools
-from sessiontree.comparison import METRICS as METRICS
-from sessiontree.comparison import BranchStats as BranchStats
-from sessiontree.comparison import Comparison as Comparison
-from sessiontree.comparison import Diff as Diff
-from sessiontree.comparison import Difference as Difference
+from sessiontree.branch_comparison import METRICS as METRICS
+from sessiontree.branch_comparison import BranchStats as BranchStats
+from sessiontree.branch_comparison import Comparison as Comparison
+from sessiontree.branch_comparison import Diff as Diff
+from sessiontree.branch_comparison import Difference as Difference
 from sessiontree.config import Config as Config
 from sessiontree.convert.anthropic_messages import from_anthropic as from_anthropic
 from sessiontree.convert.gemini import from_gemini as from_gemini
@@ -76,7 +76,7 @@ from sessiontree.core.messages import system as system
 from sessiontree.core.messages import tool_call as tool_call
 from sessiontree.core.messages import tool_result as tool_result
 from sessiontree.core.messages import user as user
-from sessiontree.core.plan import NavigatePlan as NavigatePlan
+from sessiontree.core.operation_plans import NavigatePlan as NavigatePlan
 from sessiontree.core.tree import Tree as Tree
 from sessiontree.errors import Ambiguous as Ambiguous
 from sessiontree.errors import BranchMoved as BranchMoved

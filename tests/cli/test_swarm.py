@@ -21,7 +21,7 @@ from sessiontree.cli.swarm import swarm
 from sessiontree.cli.swarm_run import AgentTable, BudgetTable, SwarmFile, format_resume_command, load_swarm_file
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
-from sessiontree.extensions.trusted_files import TrustStore, read_named_extensions
+from sessiontree.extensions.project_trust import TrustStore, read_named_extensions
 from sessiontree.home import get_home
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.swarm.journal import list_swarms

@@ -8,8 +8,8 @@ from sessiontree.core.context import explain
 from sessiontree.core.entries import Entry
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
+from sessiontree.core.operation_plans import plan_fork, plan_navigate
 from sessiontree.core.outline import build_outline
-from sessiontree.core.plan import plan_fork, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import MemoryLine

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.controller import SessionController
 from sessiontree.extensions.loader import ExtensionLoader
 from sessiontree.hooks.events import Notice
-from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events, take_agent_options
+from sessiontree.slash_commands.controller import SessionController
+from tests.slash_commands.conftest import ScriptedModels, make_scripted_model, record_events, take_agent_options
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
 

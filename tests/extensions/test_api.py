@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.controller import SessionController
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
-from sessiontree.extensions.trusted_files import ExtensionError
+from sessiontree.extensions.project_trust import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
-from tests.commands.conftest import (
+from sessiontree.slash_commands.controller import SessionController
+from tests.slash_commands.conftest import (
     Person,
     ScriptedModels,
     make_scripted_model,

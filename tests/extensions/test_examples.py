@@ -11,8 +11,8 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
-from tests.commands.conftest import Person, ScriptedModels, make_scripted_model, run, talk
 from tests.extensions.conftest import EXAMPLES, Load
+from tests.slash_commands.conftest import Person, ScriptedModels, make_scripted_model, run, talk
 
 
 def test_every_example_has_a_test() -> None:

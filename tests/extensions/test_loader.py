@@ -12,8 +12,8 @@ import pytest
 
 from sessiontree.errors import NotFound
 from sessiontree.hooks.events import SessionShutdown, SessionStart
-from tests.commands.conftest import run
 from tests.extensions.conftest import Load, write
+from tests.slash_commands.conftest import run
 
 HELLO = """
 def setup(api):

@@ -8,8 +8,8 @@ import pytest
 
 from sessiontree.agent.permission_rules import parse_rule
 from sessiontree.agent.permissions import Permissions
-from tests.commands.conftest import Person
 from tests.extensions.conftest import Load, write
+from tests.slash_commands.conftest import Person
 
 RULES = 'mode = "ask"\nallow = ["bash"]\ndeny = ["read:secret/**"]\n'
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Compaction, Custom, Label, SessionInfo, Usage
 from sessiontree.core.heads import SkippedEntries, skip_unreadable
-from sessiontree.core.plan import plan_fork
+from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 from sessiontree.format import fork_lines as fork_module

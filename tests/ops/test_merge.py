@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 import sessiontree as st
-from sessiontree.comparison import compute_stats
+from sessiontree.branch_comparison import compute_stats
 from sessiontree.core.compaction import count_context_tokens
 from sessiontree.core.summary_prompts import MERGE_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound

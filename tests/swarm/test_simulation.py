@@ -16,7 +16,7 @@ import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
 from sessiontree.core.messages import extract_text, get_role, is_failed_turn
-from sessiontree.core.plan import get_merge_sources
+from sessiontree.core.operation_plans import get_merge_sources
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget

@@ -8,7 +8,7 @@ import pytest
 
 from sessiontree.core.entries import BranchSummary
 from sessiontree.core.messages import ToolCall
-from sessiontree.core.plan import get_merge_sources
+from sessiontree.core.operation_plans import get_merge_sources
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelError, Request
 from sessiontree.session import Session

@@ -17,9 +17,9 @@ from typing import Any
 import pydantic_ai.direct  # noqa: F401 - it takes long to import
 
 import sessiontree.cli.swarm_worker
-import sessiontree.commands.controller
 import sessiontree.extensions.loader
 import sessiontree.model.adapter
+import sessiontree.slash_commands.controller
 import sessiontree.swarm.durable.worker  # noqa: F401
 from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message

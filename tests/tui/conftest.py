@@ -12,12 +12,12 @@ import pytest
 from textual.pilot import Pilot
 
 import sessiontree as st
-from sessiontree.commands.models import Models
 from sessiontree.config import Config
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.model.selection import NoModel
 from sessiontree.session import Session
+from sessiontree.slash_commands.models import Models
 from sessiontree.tui.app import AppOptions, SessionApp
 
 T = TypeVar("T")

@@ -17,7 +17,6 @@ from textual import events
 
 import sessiontree as st
 from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
-from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.entry_text import format_entry
@@ -25,6 +24,7 @@ from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
 from sessiontree.session import Session
+from sessiontree.slash_commands.models import Models
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.input import DraftFile, EditorDraft

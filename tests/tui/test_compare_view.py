@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.comparison import compare, diff
+from sessiontree.branch_comparison import compare, diff
 from sessiontree.core.messages import build_bash_execution, tool_call
 from sessiontree.session import Session
 from sessiontree.tui.screens import compare_view

@@ -13,10 +13,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 import sessiontree as st
-from sessiontree.commands.models import ConfiguredModels
 from sessiontree.config import Config
 from sessiontree.core.entries import Custom, CustomMessage
 from sessiontree.hooks.bus import Hooks
+from sessiontree.slash_commands.models import ConfiguredModels
 
 from .conftest import Driver, Running
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
 from sessiontree.core.context import build_shared_context
-from sessiontree.core.places import check_branch_name, find_free_name
+from sessiontree.core.place_names import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from sessiontree.agent.factory import AgentOptions
     from sessiontree.agent.permissions import Permissions
     from sessiontree.agent.tool import Tool
-    from sessiontree.commands.controller import SessionController
     from sessiontree.config import Config, PermissionMode
-    from sessiontree.extensions.trusted_files import ExtensionFiles
+    from sessiontree.extensions.project_trust import ExtensionFiles
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
+    from sessiontree.slash_commands.controller import SessionController
     from sessiontree.swarm.budget import Budget
 
 extension_option = click.option(
@@ -101,7 +101,7 @@ class ExtensionSetup:
 
     def select_model(self, name: str | None, branch: Branch | None = None) -> Model:
         """Return the named model, else the one that the branch used, else the default. It retries transient errors."""
-        from sessiontree.commands.models import ConfiguredModels, choose_model
+        from sessiontree.slash_commands.models import ConfiguredModels, choose_model
 
         model, warning = choose_model(
             ConfiguredModels(self.settings, self.hooks), name, None if branch is None else branch.state
@@ -114,7 +114,7 @@ class ExtensionSetup:
         self, session: Session, *, branch: Branch | None = None, model: Model | None = None, thinking: str | None = None
     ) -> RunningController:
         """Create a controller for `session`. Raises `NotFound` if an extension does not exist."""
-        from sessiontree.commands.controller import SessionController
+        from sessiontree.slash_commands.controller import SessionController
 
         options = msgspec.structs.replace(self._build_options(), thinking=thinking)
         controller = SessionController(

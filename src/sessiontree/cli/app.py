@@ -20,7 +20,7 @@ import click
 
 from sessiontree._version import __version__
 from sessiontree.cli.output import escape_line, warn
-from sessiontree.core.places import shorten_id
+from sessiontree.core.place_names import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id

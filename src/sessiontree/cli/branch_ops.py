@@ -29,7 +29,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.edit import encode_plan, print_plan
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.plan import NavigatePlan, plan_move
+from sessiontree.core.operation_plans import NavigatePlan, plan_move
 from sessiontree.core.tree import Tree
 from sessiontree.session import Branch, Place, Session
 

@@ -52,10 +52,10 @@ from sessiontree.session import Session
 
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
-    from sessiontree.commands.controller import SessionController, SubmitResult
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
+    from sessiontree.slash_commands.controller import SessionController, SubmitResult
 
 ABORT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that abort the run."""
@@ -226,7 +226,7 @@ def _build_prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
 
     The text consists of the files, the words and the piped input, in this order. Only words can be a command.
     """
-    from sessiontree.commands.registry import parse_line
+    from sessiontree.slash_commands.registry import parse_line
 
     files = [word[1:] for word in words if word.startswith("@")]
     typed = " ".join(word for word in words if not word.startswith("@"))
@@ -300,7 +300,7 @@ async def _run_until_signal(
     """Run the prompt. The first signal aborts the run, the second one ends the process."""
     import asyncio
 
-    from sessiontree.commands.controller import SubmitResult
+    from sessiontree.slash_commands.controller import SubmitResult
     from sessiontree.store.lock import stop_waiting
 
     loop = asyncio.get_running_loop()

@@ -37,7 +37,7 @@ from sessiontree.core.messages import (
     user,
 )
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.plan import NavigatePlan
+from sessiontree.core.operation_plans import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation

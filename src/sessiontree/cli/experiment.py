@@ -47,10 +47,10 @@ from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
-    from sessiontree.commands.controller import SessionController
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
+    from sessiontree.slash_commands.controller import SessionController
     from sessiontree.swarm.experiment.experiment import (
         Arm,
         Experiment,

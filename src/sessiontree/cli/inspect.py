@@ -35,7 +35,6 @@ from sessiontree.cli.output import (
     shorten,
     warn,
 )
-from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, read_raws
 from sessiontree.core.entry_text import EXECUTIONS, CallLookup, describe_execution, format_entry, format_entry_row
@@ -61,6 +60,7 @@ from sessiontree.core.outline import (
 from sessiontree.core.problems import encode_problem
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
+from sessiontree.slash_commands.formatting import format_local_time
 
 NO_ENTRIES = "(no entries)"
 BATCH_SIZE = 512
@@ -407,7 +407,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 @json_option
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Compare branches from their common ancestor."""
-    from sessiontree.comparison import comparison_to_wire
+    from sessiontree.branch_comparison import comparison_to_wire
     from sessiontree.session import compare as compare_in
 
     result = compare_in(open_session(session, read_only=True), branches, metric)
@@ -450,7 +450,7 @@ def _format_change(metric: str, change: float) -> str:
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how the paths of two places differ after their common ancestor."""
-    from sessiontree.comparison import diff_to_wire, format_usage
+    from sessiontree.branch_comparison import diff_to_wire, format_usage
     from sessiontree.session import diff as diff_in
 
     opened = open_session(session, read_only=True)

@@ -17,11 +17,11 @@ from sessiontree import config
 from sessiontree.cli.agent_setup import build_permissions, permission_options, project_option
 from sessiontree.cli.app import F, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table
-from sessiontree.commands.formatting import format_local_time
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import get_home
+from sessiontree.slash_commands.formatting import format_local_time
 from sessiontree.store.files import make_private_directory, write_private
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import click
 
 from sessiontree.cli.app import app, can_answer, format_id, json_option, session_argument
 from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line, shorten, warn
-from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import parse_session_id
+from sessiontree.slash_commands.formatting import format_local_time
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Include sessions of all folders.")
 source_option = click.option(

@@ -41,16 +41,16 @@ from sessiontree.cli.swarm_run import (
     print_status,
 )
 from sessiontree.cli.swarm_worker import DurableOptions, durable_options
-from sessiontree.commands.formatting import format_local_time
-from sessiontree.core.places import ID_PREFIX_LENGTH
+from sessiontree.core.place_names import ID_PREFIX_LENGTH
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.library import catalog
+from sessiontree.slash_commands.formatting import format_local_time
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
     from sessiontree.config import PermissionMode
     from sessiontree.model.base import Model
     from sessiontree.session import Session
+    from sessiontree.slash_commands.controller import SessionController
     from sessiontree.swarm.records import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 

@@ -37,12 +37,12 @@ from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.regular_file import read_regular_file
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
     from sessiontree.config import PermissionMode
     from sessiontree.core.entries import JsonObject
-    from sessiontree.extensions.trusted_files import ExtensionFiles
+    from sessiontree.extensions.project_trust import ExtensionFiles
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
+    from sessiontree.slash_commands.controller import SessionController
     from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import BaseSwarmEvent
@@ -154,7 +154,7 @@ class SwarmSetup:
         allow: tuple[str, ...],
     ) -> None:
         """Raises `NotFound` if a tool or an extension does not exist."""
-        from sessiontree.extensions.trusted_files import locate_extension
+        from sessiontree.extensions.project_trust import locate_extension
 
         if durable is not None and (mode is not None or allow):
             raise click.UsageError("with --durable, give permission options to `sessiontree worker` instead")
@@ -236,7 +236,7 @@ def _load_trusted_extensions(path: str, swarm_file: SwarmFile, named: tuple[str,
 
     Extensions that are `named` on the command line or are in the home folder need no confirmation.
     """
-    from sessiontree.extensions.trusted_files import TrustStore, locate_extension, read_named_extensions
+    from sessiontree.extensions.project_trust import TrustStore, locate_extension, read_named_extensions
     from sessiontree.home import get_home
 
     home = os.path.join(os.path.realpath(get_home()), "")

@@ -12,12 +12,10 @@ from sessiontree.agent.agent_input import resolve_tools
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.tool import Tool
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.registry import Command, parse_line
 from sessiontree.compat.session_manager import SessionManager, get_location
 from sessiontree.compat.tree_nodes import SessionTreeNode
 from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId
-from sessiontree.core.plan import plan_move
+from sessiontree.core.operation_plans import plan_move
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import CompactionResult
@@ -26,6 +24,8 @@ from sessiontree.model.base import Model
 from sessiontree.model.selection import find_model
 from sessiontree.ops.navigate import execute_navigation
 from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.registry import Command, parse_line
 
 HookMessage = CustomMessage
 """A message that a hook sends: `custom_type`, `content`, `display` and `details`."""

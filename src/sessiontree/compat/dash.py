@@ -15,7 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool
-from sessiontree.comparison import Comparison
+from sessiontree.branch_comparison import Comparison
 from sessiontree.compat.session_manager import get_location
 from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
 from sessiontree.core.entries import AgentAction, Entry, EntryId, JsonObject, Message

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from sessiontree.commands.controller import SessionController
 from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
 from sessiontree.core.context import Context
 from sessiontree.core.entries import (
@@ -27,6 +26,7 @@ from sessiontree.core.messages import Content
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog
 from sessiontree.session import Branch, Session
+from sessiontree.slash_commands.controller import SessionController
 
 
 class SessionManager:

@@ -49,7 +49,7 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
-from sessiontree.core.upper_layers import load
+from sessiontree.core.upward_calls import load
 from sessiontree.errors import format_names
 
 NO_RESULT = "The tool was interrupted: no result was recorded."

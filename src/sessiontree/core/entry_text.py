@@ -41,8 +41,8 @@ from sessiontree.core.messages import (
     preview_message,
 )
 from sessiontree.core.number_text import format_count, format_tokens, pluralize
-from sessiontree.core.places import shorten_id
-from sessiontree.core.plan import is_merge
+from sessiontree.core.operation_plans import is_merge
+from sessiontree.core.place_names import shorten_id
 from sessiontree.core.tree import Tree
 
 NOT_SENT = "not sent to the model"

@@ -28,7 +28,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.head_rules import HeadRecord, choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.messages import is_object
-from sessiontree.core.plan import get_merge_sources, is_merge
+from sessiontree.core.operation_plans import get_merge_sources, is_merge
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 

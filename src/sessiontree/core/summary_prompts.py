@@ -1,6 +1,6 @@
 """Summary prompts: the conversation as text, the prompts for a summarizer, and lists of touched files.
 
-`ops.summarize` calls the model. `core.compaction` and `core.plan` decide what a summary covers.
+`ops.summarize` calls the model. `core.compaction` and `core.operation_plans` decide what a summary covers.
 """
 
 from __future__ import annotations

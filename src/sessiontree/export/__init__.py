@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from sessiontree.core.places import resolve_place
+from sessiontree.core.place_names import resolve_place
 from sessiontree.errors import InvalidOperation
 from sessiontree.export.redact import RedactionReport, Redactor
 from sessiontree.export.snapshot import Snapshot, read_snapshot, select_path, select_subtree

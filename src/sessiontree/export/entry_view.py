@@ -39,7 +39,7 @@ from sessiontree.core.messages import (
     sum_usage,
 )
 from sessiontree.core.number_text import list_usage
-from sessiontree.core.plan import is_merge
+from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.sanitize import UNSAFE_IN_LINES
 
 MAX_DATA = 20 << 20

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import PathStats, compute_stats, count_entry
+from sessiontree.branch_comparison import PathStats, compute_stats, count_entry
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import (
     Compaction,

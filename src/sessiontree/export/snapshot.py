@@ -25,7 +25,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.entry_text import CallFinder, CallLookup
 from sessiontree.core.heads import MAIN, Heads, SkippedEntries, build_first_record, skip_unreadable
-from sessiontree.core.plan import plan_fork
+from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import write_entry, write_value

@@ -14,12 +14,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from sessiontree.comparison import PathStats, compute_stats, stats_to_wire
+from sessiontree.branch_comparison import PathStats, compute_stats, stats_to_wire
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import format_cost, format_tokens, pluralize
 from sessiontree.core.outline import DEEP_NOTE, draw_rows, format_hidden, lay_out, run_steps, survey_tree
-from sessiontree.core.places import shorten_id
+from sessiontree.core.place_names import shorten_id
 from sessiontree.core.problems import encode_problem
 from sessiontree.export.entry_view import EntryView, ViewPart, build_view, make_visible
 from sessiontree.export.snapshot import Snapshot

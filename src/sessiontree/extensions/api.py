@@ -16,18 +16,18 @@ from msgspec import Struct
 from sessiontree.agent.tool import Tool, tool
 from sessiontree.agent.tools.bash_tool import CommandResult, run_command
 from sessiontree.agent.tools.command_environment import clean_environment
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.registry import Argument, Command, CommandOutcome, Completer
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.extensions.trusted_files import ExtensionError
+from sessiontree.extensions.project_trust import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Handler, HookContext, call
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
 from sessiontree.session import Branch, Place, Session
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.registry import Argument, Command, CommandOutcome, Completer
 
 CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
 """Takes the text after the command name and the context. A returned text is sent as a prompt."""

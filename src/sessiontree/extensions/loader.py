@@ -24,13 +24,11 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.agent.permission_rules import RuleSet, parse_project_rules
-from sessiontree.commands.controller import SessionController
 from sessiontree.config import ConfigError
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
-from sessiontree.extensions.prompt_files import build_prompt_command
-from sessiontree.extensions.trusted_files import (
+from sessiontree.extensions.project_trust import (
     EXTENSIONS,
     PROMPTS,
     RULES,
@@ -41,9 +39,11 @@ from sessiontree.extensions.trusted_files import (
     locate_extension,
     read_extension_files,
 )
+from sessiontree.extensions.prompt_files import build_prompt_command
 from sessiontree.home import get_home
 from sessiontree.hooks.events import Notice, SessionShutdown, SessionStart
 from sessiontree.regular_file import read_regular_file
+from sessiontree.slash_commands.controller import SessionController
 
 _numbers = itertools.count(1)
 

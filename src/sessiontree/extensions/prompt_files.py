@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.registry import Argument, Command, CommandOutcome, WordReader
 from sessiontree.errors import FormatError
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.registry import Argument, Command, CommandOutcome, WordReader
 
 KEYS = ("description", "argument-hint")
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Label, SessionInfo, read_raws
 from sessiontree.core.heads import MAIN, build_first_record
-from sessiontree.core.plan import ForkPlan
+from sessiontree.core.operation_plans import ForkPlan
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import (
     ANCHOR,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from sessiontree.core.plan import plan_fork
+from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import (
     Ambiguous,

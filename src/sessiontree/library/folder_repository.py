@@ -44,9 +44,9 @@ from sessiontree.store.range_reader import RangeReader
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry, Header
     from sessiontree.core.query import Query
+    from sessiontree.library.index.index_database import IndexDatabase
     from sessiontree.library.index.session_search import Hit
     from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.library.index.sqlite import IndexDatabase
     from sessiontree.store.base import Cursor, Store
 
 T = TypeVar("T")
@@ -287,7 +287,7 @@ class FolderRepository:
         )
 
     def _run_with_index(self, work: Callable[[IndexDatabase], T], *, wait_for_lock: bool = True) -> T:
-        from sessiontree.library.index.sqlite import run_with_index
+        from sessiontree.library.index.index_database import run_with_index
 
         def run(db: IndexDatabase) -> T:
             db.open_store = self._open_store

@@ -22,7 +22,7 @@ from sessiontree.core.compaction import (
 from sessiontree.core.context import build_path_context
 from sessiontree.core.entries import Compaction, Entry, EntryId, Message
 from sessiontree.core.messages import get_answered_call
-from sessiontree.core.plan import plan_move
+from sessiontree.core.operation_plans import plan_move
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks

@@ -15,7 +15,7 @@ from msgspec import Struct
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
 from sessiontree.core.messages import is_object
-from sessiontree.core.plan import (
+from sessiontree.core.operation_plans import (
     SummaryInput,
     build_merge_details,
     collect_summary_input,

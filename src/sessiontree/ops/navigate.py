@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
-from sessiontree.core.plan import NavigatePlan, collect_summary_input, find_last_prompt
+from sessiontree.core.operation_plans import NavigatePlan, collect_summary_input, find_last_prompt
 from sessiontree.core.summary_prompts import BRANCH_PREAMBLE
 from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event

@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from sessiontree._version import __version__
-from sessiontree.commands.models import Models
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
@@ -27,6 +26,7 @@ from sessiontree.server.middleware import RequestMiddleware
 from sessiontree.server.openapi import complete_document
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.routes import branches, events, exports, runs, sessions, swarms, tree
+from sessiontree.slash_commands.models import Models
 
 STATIC = Path(__file__).parent / "static"
 CLEANUP_SECONDS = 30.0

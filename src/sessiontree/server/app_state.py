@@ -19,7 +19,6 @@ from fastapi.dependencies.models import Dependant
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 
-from sessiontree.commands.models import Models
 from sessiontree.config import PermissionMode
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, describe_validation_error, format_names
@@ -36,6 +35,7 @@ from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.response_content import encode_json
 from sessiontree.server.schemas import MAX_PAGE_SIZE, RequestModel
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
+from sessiontree.slash_commands.models import Models
 from sessiontree.store.lock import limit_wait
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core.context import Context
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
-from sessiontree.core.plan import NavigatePlan
-from sessiontree.core.upper_layers import load
+from sessiontree.core.operation_plans import NavigatePlan
+from sessiontree.core.upward_calls import load
 from sessiontree.errors import InvalidOperation
 from sessiontree.session.branch import BranchInfo
 from sessiontree.session.session import Session

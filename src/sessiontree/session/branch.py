@@ -11,16 +11,16 @@ from msgspec import UNSET, Struct, UnsetType
 from sessiontree.core.context import Context, Explanation, State, build_context, explain, find_context_path, read_state
 from sessiontree.core.entries import Body, BranchPoint, Custom, Entry, EntryId
 from sessiontree.core.heads import Heads, describe_move
-from sessiontree.core.places import BRANCH_PREFIX, check_branch_name, check_new_branch, find_branch, is_label
-from sessiontree.core.plan import NavigatePlan, plan_move, plan_navigate
-from sessiontree.core.upper_layers import load
+from sessiontree.core.operation_plans import NavigatePlan, plan_move, plan_navigate
+from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name, check_new_branch, find_branch, is_label
+from sessiontree.core.upward_calls import load
 from sessiontree.errors import Conflict, InvalidOperation, NotFound
 from sessiontree.session.state import BranchPosition, Place
 from sessiontree.session.writer import EntryBatch, Item, SessionWriter, find_write_parent, has_branch_move
 
 if TYPE_CHECKING:
     # A branch and its session refer to each other.
-    # Types of the methods that `core.upper_layers` loads.
+    # Types of the methods that `core.upward_calls` loads.
     from sessiontree.config import CompactionSettings
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model

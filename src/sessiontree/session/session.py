@@ -20,11 +20,11 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import Entry, EntryId, Label, Problem, SessionInfo
 from sessiontree.core.heads import MAIN
-from sessiontree.core.places import BRANCH_PREFIX, looks_like_id
+from sessiontree.core.place_names import BRANCH_PREFIX, looks_like_id
 from sessiontree.core.problems import find_problems
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE
-from sessiontree.core.upper_layers import load
+from sessiontree.core.upward_calls import load
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.session_reader import SessionReader
@@ -37,7 +37,7 @@ from sessiontree.store.base import IndexedStore, Store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sessiontree.comparison import Comparison, Diff
+    from sessiontree.branch_comparison import Comparison, Diff
 
 
 class Session(BranchOperations):
@@ -267,7 +267,7 @@ def compare(session: Session, branches: Sequence[Place], metric: str = "cost") -
 
     Any other place can be compared like a branch.
     """
-    from sessiontree.comparison import compare as compare_branches
+    from sessiontree.branch_comparison import compare as compare_branches
 
     if not isinstance(session, Session):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
         raise InvalidOperation(f"compare needs a session, not {type(session).__name__}; open one with st.open")
@@ -280,7 +280,7 @@ def compare(session: Session, branches: Sequence[Place], metric: str = "cost") -
 
 def diff(session: Session, a: Place, b: Place) -> Diff:
     """Compare two places, from the entry where their paths diverge."""
-    from sessiontree.comparison import diff as diff_places
+    from sessiontree.branch_comparison import diff as diff_places
 
     return diff_places(
         session.tree, (_format_place(a), session.resolve_place(a)), (_format_place(b), session.resolve_place(b))

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from sessiontree.core.entries import Chain, Entry, EntryId, Header
 from sessiontree.core.heads import Heads, SkippedEntries, find_unreadable, skip_unreadable
-from sessiontree.core.places import resolve_place
+from sessiontree.core.place_names import resolve_place
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, FormatError, InvalidOperation, NotFound, StoreError, format_names
 from sessiontree.format.codec import VERSION

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.plan import build_merge_details, collect_summary_input, get_merge_sources, plan_merge
+from sessiontree.core.operation_plans import build_merge_details, collect_summary_input, get_merge_sources, plan_merge
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge

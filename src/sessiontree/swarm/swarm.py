@@ -19,10 +19,10 @@ from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
-from sessiontree.comparison import Comparison
+from sessiontree.branch_comparison import Comparison
 from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
-from sessiontree.core.places import check_branch_name
+from sessiontree.core.place_names import check_branch_name
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice

@@ -21,14 +21,14 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from sessiontree.commands.registry import CommandOutcome
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
-from sessiontree.core.places import find_free_name
+from sessiontree.core.place_names import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.session import Branch, Session
+from sessiontree.slash_commands.registry import CommandOutcome
 from sessiontree.store import lock
 from sessiontree.tui.keys import Key, OrderedKeysApp, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.screens.chat_screen import ChatScreen
@@ -37,10 +37,10 @@ from sessiontree.tui.services.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
-    from sessiontree.commands.models import Models
     from sessiontree.extensions.api import Shortcut
     from sessiontree.extensions.loader import ExtensionLoader
+    from sessiontree.slash_commands.controller import SessionController
+    from sessiontree.slash_commands.models import Models
     from sessiontree.tui.screens.compare_view import ComparisonSides
     from sessiontree.tui.screens.dialogs import AppUi
     from sessiontree.tui.widgets.transcript_blocks import EntryRenderer
@@ -183,7 +183,7 @@ class SessionApp(OrderedKeysApp[None]):
     async def _attach_session(self, session: Session) -> bool:
         """Open the session in the app. Return `False` if the user cancels."""
         from sessiontree.agent.factory import load_agent_options
-        from sessiontree.commands.controller import SessionController
+        from sessiontree.slash_commands.controller import SessionController
         from sessiontree.tui.app_commands import AppHost, build_app_commands
 
         await asyncio.to_thread(lambda: session.tree)
@@ -264,7 +264,7 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the requested one, the session's last one, or the default."""
-        from sessiontree.commands.models import choose_model
+        from sessiontree.slash_commands.models import choose_model
 
         controller, footer = self.controller, self.chat.footer
         assert controller is not None
@@ -509,7 +509,7 @@ class SessionApp(OrderedKeysApp[None]):
 
 def _preload_modules() -> None:
     """Import the modules of the controller. Called in a thread to keep the UI responsive."""
-    for module in ("agent.tools", "commands.info", "commands.navigation", "commands.sessions"):
+    for module in ("agent.tools", "slash_commands.info", "slash_commands.navigation", "slash_commands.sessions"):
         import_module(f"sessiontree.{module}")
 
 

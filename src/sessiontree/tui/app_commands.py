@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.formatting import format_id, make_excerpt
-from sessiontree.commands.info import compare_branches, diff_places
-from sessiontree.commands.registry import (
+from sessiontree.core.entries import EntryId
+from sessiontree.core.entry_text import format_entry, format_entry_row
+from sessiontree.core.number_text import pluralize
+from sessiontree.errors import InvalidOperation
+from sessiontree.session import Branch, Session
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.formatting import format_id, make_excerpt
+from sessiontree.slash_commands.info import compare_branches, diff_places
+from sessiontree.slash_commands.registry import (
     Argument,
     Command,
     CommandOutcome,
@@ -25,12 +30,7 @@ from sessiontree.commands.registry import (
     parse_line,
     quote_word,
 )
-from sessiontree.commands.sessions import export_session, format_export
-from sessiontree.core.entries import EntryId
-from sessiontree.core.entry_text import format_entry, format_entry_row
-from sessiontree.core.number_text import pluralize
-from sessiontree.errors import InvalidOperation
-from sessiontree.session import Branch, Session
+from sessiontree.slash_commands.sessions import export_session, format_export
 from sessiontree.tui.services.session_checks import is_session_open
 from sessiontree.tui.services.terminal import send_to_clipboard
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as hs
 
 import sessiontree as st
 from sessiontree.home import get_home
-from sessiontree.library.index import listing, sqlite
+from sessiontree.library.index import index_database, listing
 from sessiontree.library.session_files import get_file_stamp, list_session_files
 from tests.builders import build_file, header
 from tests.library.session_folders import TIME, expected, found, only, put, say, told
@@ -50,7 +50,7 @@ def test_an_incrementally_updated_index_equals_a_rebuilt_one(data: bytes, cuts: 
             file.write(data[file.tell() :])
 
         grown = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
-        Path(get_home(), sqlite.INDEX_NAME).unlink()
+        Path(get_home(), index_database.INDEX_NAME).unlink()
         built = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
 
         assert grown == built
@@ -156,7 +156,7 @@ def test_a_file_removed_during_a_listing_is_listed_with_the_error(shelf: Path) -
     files = list_session_files(str(shelf))
     path.unlink()
 
-    (summary,) = sqlite.run_with_index(
+    (summary,) = index_database.run_with_index(
         get_home(), lambda db: listing.list_summaries(db, files, [str(shelf)], progress=None)
     )
 

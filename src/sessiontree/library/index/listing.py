@@ -17,6 +17,7 @@ import msgspec
 
 from sessiontree.format.digest import Digest, EntryLinks, SessionTotals
 from sessiontree.home import build_self_command
+from sessiontree.library.index.index_database import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.index.session_summary import (
     NOT_CACHED,
     FileRecord,
@@ -27,7 +28,6 @@ from sessiontree.library.index.session_summary import (
     scan_changed_file,
     scan_file,
 )
-from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.session_files import SessionFile, is_text, pause_gc
 from sessiontree.store.jsonl import JsonlStore
 

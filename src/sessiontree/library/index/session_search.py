@@ -25,9 +25,9 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
+from sessiontree.library.index.index_database import IndexDatabase
 from sessiontree.library.index.listing import Progress, load_digest
 from sessiontree.library.index.session_summary import OversizedLine, ReadMode, SessionSummary, open_read_only
-from sessiontree.library.index.sqlite import IndexDatabase
 from sessiontree.library.index.word_index import (
     IndexedFile,
     Prefilter,

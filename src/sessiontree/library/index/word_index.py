@@ -23,8 +23,8 @@ from sessiontree.core.query import Term
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.library.index.index_database import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.index.session_summary import ReadMode, open_read_only
-from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.session_files import OpenStore
 
 CHUNK_SIZE = 1 << 16

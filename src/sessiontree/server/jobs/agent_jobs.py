@@ -20,8 +20,6 @@ from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.models import ConfiguredModels, Models, choose_model
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.sanitize import escape_line
@@ -47,6 +45,8 @@ from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
 from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Branch
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.models import ConfiguredModels, Models, choose_model
 from sessiontree.swarm.records import MAX_DENIED
 
 log = logging.getLogger("sessiontree.server")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
 
-from sessiontree.core.places import BRANCH_PREFIX, check_branch_name
+from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog
 from sessiontree.ops import fork

@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
-from sessiontree.comparison import comparison_to_wire
+from sessiontree.branch_comparison import comparison_to_wire
 from sessiontree.core.outline import Filter
 from sessiontree.library import catalog
 from sessiontree.server import schemas

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sessiontree.comparison import comparison_to_wire, diff_to_wire
+from sessiontree.branch_comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import (
     Body,
@@ -39,8 +39,8 @@ from sessiontree.core.messages import (
     sum_usage,
     user,
 )
+from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.outline import Filter, Outline
-from sessiontree.core.plan import is_merge
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry

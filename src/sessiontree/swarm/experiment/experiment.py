@@ -24,7 +24,7 @@ from sessiontree.config import Config
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import Entry, EntryId, Message, Usage
 from sessiontree.core.messages import complete_usage, describe_shortcoming, extract_text
-from sessiontree.core.places import ID_PREFIX_LENGTH, check_branch_name, find_free_name
+from sessiontree.core.place_names import ID_PREFIX_LENGTH, check_branch_name, find_free_name
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -446,7 +446,7 @@ def _find_model(model: str | Model | None, options: ExperimentOptions) -> Model:
     if default is not None and default.info.name == model:
         return default
     if find_model is None:
-        from sessiontree.commands.models import ConfiguredModels
+        from sessiontree.slash_commands.models import ConfiguredModels
 
         find_model = ConfiguredModels(options.get("settings") or Config(), options.get("hooks") or Hooks()).find
     return find_model(model)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import BranchStats, compute_stats
+from sessiontree.branch_comparison import BranchStats, compute_stats
 from sessiontree.config import Config
 from sessiontree.core.entries import AgentAction, Custom, Entry, EntryId, JsonObject, Message
 from sessiontree.core.heads import read_rename

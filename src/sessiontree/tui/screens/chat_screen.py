@@ -17,12 +17,12 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 
-from sessiontree.commands.registry import LEVELS, is_prompt_line
 from sessiontree.core.entries import Message
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as hook_events
 from sessiontree.hooks.events import Event
 from sessiontree.library.catalog import check_copyable
+from sessiontree.slash_commands.registry import LEVELS, is_prompt_line
 from sessiontree.tui.keys import format_hints
 from sessiontree.tui.services.input import (
     Completer,
@@ -43,8 +43,8 @@ from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, BlockKind, T
 
 if TYPE_CHECKING:
     from sessiontree.agent.agent import Agent
-    from sessiontree.commands.controller import SessionController
     from sessiontree.session import Session
+    from sessiontree.slash_commands.controller import SessionController
     from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
 PAGE_ENTRIES = 60

@@ -21,12 +21,12 @@ from textual.screen import ModalScreen
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from sessiontree.commands.formatting import format_id
-from sessiontree.comparison import BranchStats, Comparison, Diff, format_usage
+from sessiontree.branch_comparison import BranchStats, Comparison, Diff, format_usage
 from sessiontree.core.entries import Entry
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.core.tree import Tree
+from sessiontree.slash_commands.formatting import format_id
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.theme import get_styles
 from sessiontree.tui.widgets.block_rendering import BlockRenderer

@@ -18,12 +18,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from sessiontree.commands.formatting import format_id, format_local_time
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit
+from sessiontree.slash_commands.formatting import format_id, format_local_time
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.services.session_checks import scan_in_thread
 from sessiontree.tui.widgets.controls import FilterInput, SafeStatic

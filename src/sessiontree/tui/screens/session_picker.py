@@ -16,13 +16,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.entries import shorten_to_line
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
+from sessiontree.slash_commands.formatting import format_local_time
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.screens.dialogs import ConfirmDialog, InputDialog
 from sessiontree.tui.services.session_checks import scan_in_thread

@@ -18,10 +18,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from sessiontree.commands import navigation
-from sessiontree.commands.formatting import format_id, format_local_time
-from sessiontree.commands.navigation import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
-from sessiontree.comparison import diff
+from sessiontree.branch_comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import EntryId, Message
@@ -32,6 +29,14 @@ from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
+from sessiontree.slash_commands import navigation
+from sessiontree.slash_commands.formatting import format_id, format_local_time
+from sessiontree.slash_commands.navigation import (
+    SUMMARY_CHOICES,
+    SummaryChoice,
+    build_focused_choice,
+    build_written_choice,
+)
 from sessiontree.tui.keys import OrderedKeysApp, build_keymap, find_key_errors, format_hints
 from sessiontree.tui.screens.compare_view import ComparisonScreen, ComparisonSides, ComparisonView, build_diff_sides
 from sessiontree.tui.screens.dialogs import EditorDialog, SelectDialog

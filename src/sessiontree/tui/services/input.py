@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from sessiontree.commands.registry import is_prompt_line
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.home import get_home
 from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Session
+from sessiontree.slash_commands.registry import is_prompt_line
 from sessiontree.store.files import make_private_directory, open_private
 from sessiontree.store.lock import lock_file
 from sessiontree.tui.services.session_checks import is_session_open
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
     from sessiontree.core.entries import JsonObject
+    from sessiontree.slash_commands.controller import SessionController
 
 # Completion
 

@@ -20,10 +20,10 @@ from textual.widget import Widget
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Selection
 
-from sessiontree.commands.registry import is_prompt_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.hooks.bus import run_in_thread
+from sessiontree.slash_commands.registry import is_prompt_line
 from sessiontree.tui.keys import bind
 from sessiontree.tui.services.input import NO_SUGGESTIONS, Completer, EditorDraft, HistoryItem, Suggestions
 from sessiontree.tui.services.terminal import send_to_clipboard

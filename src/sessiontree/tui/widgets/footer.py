@@ -21,7 +21,7 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.session import Branch, Session
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import SessionController
+    from sessiontree.slash_commands.controller import SessionController
 
 THREAD_ENTRIES = 2000
 """Sessions with at least this many entries are counted in a thread."""

@@ -13,10 +13,10 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tool import tool
-from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, Notice
-from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events
+from sessiontree.slash_commands.controller import SessionController
+from tests.slash_commands.conftest import ScriptedModels, make_scripted_model, record_events
 
 LINES = (
     "one", "/label here", "/retry", "/branch-here side", "two", "/switch main", "/merge side", "/cherry-pick side",

@@ -15,10 +15,10 @@ from sessiontree.hooks.events import Notice
 from sessiontree.hooks.ui_protocol import Ui
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import (
+    from sessiontree.session import Branch, Session
+    from sessiontree.slash_commands.controller import (
         SessionController,  # cycle: a host serves the controller that it is given to
     )
-    from sessiontree.session import Branch, Session
 
 
 class Host(Protocol):

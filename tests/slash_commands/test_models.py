@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sessiontree.commands.models import choose_model, get_model_name
 from sessiontree.core.context import State
 from sessiontree.errors import NotFound
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
-from tests.commands.conftest import ScriptedModels
+from sessiontree.slash_commands.models import choose_model, get_model_name
+from tests.slash_commands.conftest import ScriptedModels
 
 
 class DefaultModels(ScriptedModels):

@@ -22,12 +22,9 @@ from sessiontree.agent.system_prompt import build_coding_prompt
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
-from sessiontree.commands.host import HeadlessHost, Host, WorkingFolder
-from sessiontree.commands.models import ConfiguredModels, Models, get_model_name
-from sessiontree.commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 from sessiontree.core.entries import JsonObject, Message
-from sessiontree.core.places import BRANCH_PREFIX, find_branch, find_free_name
-from sessiontree.core.plan import NavigatePlan, plan_move
+from sessiontree.core.operation_plans import NavigatePlan, plan_move
+from sessiontree.core.place_names import BRANCH_PREFIX, find_branch, find_free_name
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -46,6 +43,9 @@ from sessiontree.ops.fork import ForkOutcome, fork_session
 from sessiontree.ops.navigate import MoveGuard, NavigateOutcome, execute_navigation, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
+from sessiontree.slash_commands.host import HeadlessHost, Host, WorkingFolder
+from sessiontree.slash_commands.models import ConfiguredModels, Models, get_model_name
+from sessiontree.slash_commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 
 Reason = Literal["new", "resume", "fork"]
 

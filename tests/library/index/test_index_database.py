@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.library.index import listing, sqlite, word_index
+from sessiontree.library.index import index_database, listing, word_index
 from sessiontree.store.lock import FileLock
 from tests.builders import build_file, header
 from tests.library.session_folders import found, only, put, say
@@ -108,7 +108,7 @@ def test_a_missing_damaged_or_foreign_index_is_rebuilt(shelf: Path, index: Path,
 
     assert (st.sessions(dir=shelf), st.search("apple", dir=shelf)) == before
     with sqlite3.connect(index) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (sqlite.INDEX_VERSION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (index_database.INDEX_VERSION,)
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (1,)
 
 
@@ -153,7 +153,7 @@ def test_listing_works_on_a_full_disk(shelf: Path, monkeypatch) -> None:
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(sqlite, "_prepare_connection", full)
+    monkeypatch.setattr(index_database, "_prepare_connection", full)
 
     assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from msgspec.structs import replace
 
 import sessiontree as st
-from sessiontree import comparison
-from sessiontree.comparison import MAX_NAMES, METRICS, PathStats, comparison_to_wire, compute_stats, diff_to_wire
+from sessiontree import branch_comparison
+from sessiontree.branch_comparison import MAX_NAMES, METRICS, PathStats, comparison_to_wire, compute_stats, diff_to_wire
 from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.session import Session
@@ -264,13 +264,13 @@ def test_only_the_first_models_and_files_of_a_path_are_listed() -> None:
 
 def test_shared_entries_of_branches_are_visited_once(session: st.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[st.Body] = []
-    usages = comparison.list_usages
+    usages = branch_comparison.list_usages
 
     def counting(body: st.Body) -> list[Any]:
         looked_at.append(body)
         return usages(body)
 
-    monkeypatch.setattr(comparison, "list_usages", counting)
+    monkeypatch.setattr(branch_comparison, "list_usages", counting)
     for number in range(30):
         branch(session, f"b{number}", said(0.01))
 

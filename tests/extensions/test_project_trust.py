@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sessiontree.extensions.loader import ExtensionModule
-from sessiontree.extensions.trusted_files import MAX_FILES, read_extension_files
-from tests.commands.conftest import Person
+from sessiontree.extensions.project_trust import MAX_FILES, read_extension_files
 from tests.extensions.conftest import Load, write
+from tests.slash_commands.conftest import Person
 
 MARK = "from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n"
 

@@ -21,7 +21,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.library import catalog
 
 if TYPE_CHECKING:
-    from sessiontree.commands.controller import (
+    from sessiontree.slash_commands.controller import (
         SessionController,  # cycle: commands act on the controller, which holds the registry
     )
 
@@ -312,7 +312,11 @@ ORDER = (
 
 
 def get_builtin_commands() -> list[Command]:
-    from sessiontree.commands import info, navigation, sessions  # cycle: they define commands with the classes above
+    from sessiontree.slash_commands import (  # cycle: they define commands with the classes above
+        info,
+        navigation,
+        sessions,
+    )
 
     commands = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
     return [commands[name] for name in ORDER]

@@ -12,7 +12,6 @@ from opentelemetry import trace as otel
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
-from sessiontree.commands.controller import SessionController
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
@@ -29,8 +28,9 @@ from sessiontree.hooks.events import (
 )
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Branch, Session
+from sessiontree.slash_commands.controller import SessionController
 from tests.agent.test_tracing import Tracer
-from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
+from tests.slash_commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
 
 
 def list_messages(branch: Branch) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from tests.commands.conftest import MakeController, Person, run, talk
+from tests.slash_commands.conftest import MakeController, Person, run, talk
 
 
 async def test_new_fork_and_resume_stay_in_the_database(

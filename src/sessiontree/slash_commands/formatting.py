@@ -8,7 +8,7 @@ from datetime import datetime
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.outline import build_outline, format_hidden
-from sessiontree.core.places import shorten_id
+from sessiontree.core.place_names import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session
 

@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
-from sessiontree.commands.registry import (
+from sessiontree.core.entry_text import format_entry_row
+from sessiontree.core.number_text import pluralize
+from sessiontree.core.operation_plans import find_last_prompt
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.ui_protocol import Ui
+from sessiontree.ops.compact import uncompact
+from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
+from sessiontree.slash_commands.registry import (
     BRANCH,
     FOCUS,
     PLACE,
@@ -19,14 +27,6 @@ from sessiontree.commands.registry import (
     complete_labels,
     complete_places,
 )
-from sessiontree.core.entry_text import format_entry_row
-from sessiontree.core.number_text import pluralize
-from sessiontree.core.plan import find_last_prompt
-from sessiontree.errors import InvalidOperation
-from sessiontree.hooks.ui_protocol import Ui
-from sessiontree.ops.compact import uncompact
-from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
-from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
 
 SUMMARY_CHOICE_QUESTION = "Summarize the branch you're leaving?"
 NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (

@@ -10,14 +10,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.factory import AgentOptions
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound
 from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui_protocol import NoUi
 from sessiontree.model.base import Model, ModelInfo
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.host import HeadlessHost
 
 MakeController = Callable[..., SessionController]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sessiontree.commands.formatting import format_local_time
+from sessiontree.slash_commands.formatting import format_local_time
 
 
 @pytest.fixture

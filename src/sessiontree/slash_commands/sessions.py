@@ -9,11 +9,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.formatting import format_id, format_local_time, format_table, make_excerpt
-from sessiontree.commands.navigation import CANCELLED
-from sessiontree.commands.registry import FILE, PLACE, PROMPT, Argument, Command, CommandOutcome, complete_sessions
-from sessiontree.comparison import compute_stats, format_usage
+from sessiontree.branch_comparison import compute_stats, format_usage
 from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
@@ -22,6 +18,18 @@ from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.formatting import format_id, format_local_time, format_table, make_excerpt
+from sessiontree.slash_commands.navigation import CANCELLED
+from sessiontree.slash_commands.registry import (
+    FILE,
+    PLACE,
+    PROMPT,
+    Argument,
+    Command,
+    CommandOutcome,
+    complete_sessions,
+)
 from sessiontree.store.files import write_private
 
 MAX_NAME_LENGTH = 60

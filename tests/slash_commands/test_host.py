@@ -13,14 +13,14 @@ from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.system_prompt import build_coding_prompt
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
-from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.model.scripted import ScriptedModel
+from sessiontree.slash_commands.controller import SessionController
 from tests.cli.test_branch_ops import server as server
-from tests.commands.conftest import Person, ScriptedModels
 from tests.model.fake_server import FakeServer, calls
+from tests.slash_commands.conftest import Person, ScriptedModels
 
 PWD = ToolCall("c1", "bash", {"command": "pwd"})
 

@@ -9,7 +9,7 @@ from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
 from sessiontree.session import Session
-from tests.commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
+from tests.slash_commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
 
 
 def list_messages(session: Session) -> list[str]:

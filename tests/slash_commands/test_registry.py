@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.registry import (
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.session import Session
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.registry import (
     Argument,
     Command,
     CommandOutcome,
@@ -20,9 +22,7 @@ from sessiontree.commands.registry import (
     parse_line,
     quote_word,
 )
-from sessiontree.errors import InvalidOperation, NotFound
-from sessiontree.session import Session
-from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, run, talk
+from tests.slash_commands.conftest import MakeController, ScriptedModels, make_scripted_model, run, talk
 
 ALL = (
     "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "

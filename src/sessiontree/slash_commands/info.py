@@ -10,10 +10,19 @@ from msgspec.structs import replace
 from sessiontree.agent.permission_rules import PERMISSION_MODES
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import save_messages
-from sessiontree.commands.controller import SessionController
-from sessiontree.commands.formatting import format_id, format_table, make_excerpt
-from sessiontree.commands.models import ConfiguredModels
-from sessiontree.commands.registry import (
+from sessiontree.branch_comparison import Comparison, Diff, format_usage
+from sessiontree.config import PermissionMode
+from sessiontree.core.context import UNCHANGED, explain
+from sessiontree.core.entries import Message
+from sessiontree.core.entry_text import CallLookup, format_entry_row
+from sessiontree.core.messages import CHARACTERS_PER_TOKEN, extract_text, get_role
+from sessiontree.core.number_text import format_count, format_dollars
+from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.session import compare, diff
+from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.formatting import format_id, format_table, make_excerpt
+from sessiontree.slash_commands.models import ConfiguredModels
+from sessiontree.slash_commands.registry import (
     BRANCH,
     FILE,
     LEVELS,
@@ -26,15 +35,6 @@ from sessiontree.commands.registry import (
     complete_models,
     complete_modes,
 )
-from sessiontree.comparison import Comparison, Diff, format_usage
-from sessiontree.config import PermissionMode
-from sessiontree.core.context import UNCHANGED, explain
-from sessiontree.core.entries import Message
-from sessiontree.core.entry_text import CallLookup, format_entry_row
-from sessiontree.core.messages import CHARACTERS_PER_TOKEN, extract_text, get_role
-from sessiontree.core.number_text import format_count, format_dollars
-from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.session import compare, diff
 
 FULL = "full"
 

@@ -13,7 +13,7 @@ from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.export import build_file_name
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
 from sessiontree.session import Session
-from tests.commands.conftest import (
+from tests.slash_commands.conftest import (
     MakeController,
     Person,
     ScriptedModels,

@@ -19,7 +19,7 @@ from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelInfo
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from tests.commands.conftest import (
+from tests.slash_commands.conftest import (
     FakeHost,
     MakeController,
     Person,

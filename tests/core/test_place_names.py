@@ -2,7 +2,7 @@ import pytest
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
 from sessiontree.core.heads import Heads
-from sessiontree.core.places import (
+from sessiontree.core.place_names import (
     check_branch_name,
     check_new_branch,
     find_branch,

@@ -16,7 +16,7 @@ from sessiontree.core.entries import (
     Usage,
 )
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
-from sessiontree.core.plan import (
+from sessiontree.core.operation_plans import (
     build_merge_details,
     collect_summary_input,
     copy_body,
