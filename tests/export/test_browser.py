@@ -275,7 +275,7 @@ def test_the_copied_text_is_the_shown_text(visit: Open) -> None:
     assert "40 seconds" in visited.evaluate("navigator.clipboard.readText()")
     article.locator(".link").click()
     assert "#entry=" in visited.evaluate("navigator.clipboard.readText()")
-    assert visited.locator("#said").inner_text() == "Link copied"
+    assert visited.locator("#toast").inner_text() == "Link copied"
 
 
 def test_two_branches_are_shown_side_by_side_with_their_metrics(visit: Open) -> None:

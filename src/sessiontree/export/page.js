@@ -536,9 +536,9 @@
     root.dataset.theme = dark ? "light" : "dark";
   };
   const notify = (text) => {
-    $("said").textContent = text;
-    $("said").classList.add("on");
-    setTimeout(() => $("said").classList.remove("on"), 1600);
+    $("toast").textContent = text;
+    $("toast").classList.add("on");
+    setTimeout(() => $("toast").classList.remove("on"), 1600);
   };
   const copy = async (text, what) => {
     try {

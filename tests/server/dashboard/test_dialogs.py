@@ -86,7 +86,7 @@ def test_a_dialog_moves_the_branch_that_it_names(
 
     submit(page)
 
-    page.wait_for_selector(f".said.on >> text={said}")
+    page.wait_for_selector(f".toast.on >> text={said}")
     after = read_heads(session)
     assert [name for name in before if before[name] != after[name]] == ["main"]
 
@@ -103,7 +103,7 @@ def test_a_late_response_of_a_closed_dialog_closes_no_other(serve: Serve, visit:
     page.locator("dialog input[name=name]").fill("a new ro")
 
     held.release()
-    page.wait_for_selector(".said.on >> text=Merged into main")
+    page.wait_for_selector(".toast.on >> text=Merged into main")
     page.keyboard.type("ute")
 
     assert page.locator("dialog input[name=name]").input_value() == "a new route"
@@ -120,7 +120,7 @@ def test_an_error_after_closing_a_dialog_is_shown(serve: Serve, visit: Visit, se
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=Merge: cannot reach the server")
+    page.wait_for_selector(".toast.on.wrong >> text=Merge: cannot reach the server")
 
 
 def test_closing_the_dialog_prevents_opening_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
@@ -135,7 +135,7 @@ def test_closing_the_dialog_prevents_opening_the_fork(serve: Serve, visit: Visit
     page.get_by_label("Prompt on dict").fill("Written in another session.")
 
     held.release()
-    page.wait_for_selector(".said.on >> text=Forked")
+    page.wait_for_selector(".toast.on >> text=Forked")
 
     assert other.id in page.url
     assert page.get_by_label("Prompt on dict").input_value() == "Written in another session."
@@ -146,10 +146,10 @@ def test_text_to_edit_does_not_replace_a_draft(serve: Serve, visit: Visit, sessi
     page.get_by_label("Prompt on main").fill("Something else.")
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
-    page.wait_for_selector(".composer.told")
+    page.wait_for_selector(".composer.disabled")
     page.keyboard.press("g")
     submit(page)
-    page.wait_for_selector(".said.on >> text=Moved. Press u to undo.")
+    page.wait_for_selector(".toast.on >> text=Moved. Press u to undo.")
     page.wait_for_selector("dialog", state="detached")
 
     assert page.get_by_label("Prompt on main").input_value() == "Something else."
@@ -214,11 +214,11 @@ def test_keys_are_ignored_while_the_session_loads(serve: Serve, visit: Visit, se
 
     for key in "bflmu":
         page.keyboard.press(key)
-    assert page.locator("dialog, .said.on").count() == 0
+    assert page.locator("dialog, .toast.on").count() == 0
     held.release()
 
     page.wait_for_selector("main[aria-busy=false]")
-    assert page.locator("dialog, .said.on").count() == 0
+    assert page.locator("dialog, .toast.on").count() == 0
     ask_to_merge(page)
 
 

@@ -137,6 +137,6 @@ def test_denied_calls_are_listed_above_the_composer(serve: Serve, visit: Visit, 
     page.wait_for_selector(".permission button:not([disabled])")
     answer(page, "Deny")
 
-    told = page.wait_for_selector(".said.on >> text=Denied: bash").bounding_box()
+    told = page.wait_for_selector(".toast.on >> text=Denied: bash").bounding_box()
     writing = page.locator(".composer .write").bounding_box()
     assert told["y"] + told["height"] <= writing["y"]

@@ -212,7 +212,7 @@ def test_a_missing_experiment_is_requested_once(serve: Serve, visit: Visit) -> N
 def test_a_failed_request_for_a_swarm_is_retried(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
-    page.wait_for_selector(".says.live >> text=Words that come")
+    page.wait_for_selector(".agent-text.live >> text=Words that come")
     held = HeldRequests(page, re.compile("/api/swarms/[^/]+$"), most=1)
     held.wait()
 
@@ -231,7 +231,7 @@ def test_a_failed_swarm_action_is_reported(serve: Serve, visit: Visit) -> None:
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=cannot reach the server")
+    page.wait_for_selector(".toast.on.wrong >> text=cannot reach the server")
 
 
 def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
@@ -298,7 +298,7 @@ def test_a_running_swarm_can_be_watched_and_stopped(serve: Serve, visit: Visit) 
     page.get_by_label("Agents", exact=True).fill("2")
     page.get_by_role("button", name="Start", exact=True).click()
 
-    page.wait_for_function("() => document.querySelectorAll('.agents .says').length === 2")
+    page.wait_for_function("() => document.querySelectorAll('.agents .agent-text').length === 2")
     assert page.get_by_role("button", name="Steer").count() == 2
     page.get_by_role("button", name="Stop").click()
     page.wait_for_selector(".head .chip.wrong >> text=cancelled")
@@ -336,17 +336,17 @@ def test_the_session_of_a_swarm_shows_when_no_agent_is_running(serve: Serve, vis
 def test_the_branch_of_a_paused_agent_is_read_only(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
-    page.wait_for_selector(".says.live >> text=Words that come")
+    page.wait_for_selector(".agent-text.live >> text=Words that come")
     page.get_by_role("button", name="Pause").click()
     page.wait_for_selector(".head .chip.label >> text=paused")
     page.get_by_role("link", name="Session", exact=True).click()
     page.get_by_role("button", name="Branches").click()
     page.locator(".branches button.name", has_text="worker-1").click()
 
-    page.wait_for_selector(".composer.told >> text=A swarm agent owns this branch")
+    page.wait_for_selector(".composer.disabled >> text=A swarm agent owns this branch")
 
     assert page.locator(".composer textarea").count() == 0
-    assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
+    assert page.locator(".composer.disabled a").get_attribute("href").startswith("#/swarms/")
 
 
 def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit: Visit) -> None:
@@ -366,7 +366,7 @@ def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit:
         assert called.acquire(timeout=60)
         session.refresh()
     page.goto(page.url.split("#")[0] + f"#/s/{session.id}/tree?branch=ab-1/one-1")
-    page.wait_for_selector(".composer.told >> text=An experiment is running on this branch")
+    page.wait_for_selector(".composer.disabled >> text=An experiment is running on this branch")
     assert page.locator(".composer textarea").count() == 0
 
     door.set()
@@ -381,11 +381,11 @@ def test_the_end_of_an_answer_is_visible_while_it_streams(serve: Serve, visit: V
     page = visit(serve(ScriptedModel([[LINES, Delay(60)]])), "/swarms")
     start_swarm(page, agents=1)
 
-    page.wait_for_selector(".says.live >> text=line 499")
+    page.wait_for_selector(".agent-text.live >> text=line 499")
 
     below = "(box) => box.firstElementChild.getBoundingClientRect().bottom - box.getBoundingClientRect().bottom"
-    assert page.locator(".says.live").evaluate("(box) => box.scrollHeight > 2 * box.clientHeight")
-    assert page.locator(".says.live").evaluate(below) <= 1
+    assert page.locator(".agent-text.live").evaluate("(box) => box.scrollHeight > 2 * box.clientHeight")
+    assert page.locator(".agent-text.live").evaluate(below) <= 1
 
 
 def test_the_result_of_an_agent_is_shown_from_its_start(serve: Serve, visit: Visit) -> None:
@@ -394,7 +394,7 @@ def test_the_result_of_an_agent_is_shown_from_its_start(serve: Serve, visit: Vis
 
     page.wait_for_selector(".head .chip.branch >> text=completed")
 
-    told = page.locator(".says").text_content()
+    told = page.locator(".agent-text").text_content()
     assert (told[:7], told[-1]) == ("line 0\n", "…")
 
 
@@ -519,8 +519,8 @@ def test_a_read_only_session_explains_why_agents_cannot_run(serve: Serve, visit:
     page = visit(serve())
 
     page.locator(".list a").click()
-    page.wait_for_selector(".composer.told")
-    why = page.locator(".composer.told").text_content()
+    page.wait_for_selector(".composer.disabled")
+    why = page.locator(".composer.disabled").text_content()
     page.keyboard.press("x")
 
     page.wait_for_selector(f".experiments >> text={why}")

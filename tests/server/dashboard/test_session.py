@@ -78,7 +78,7 @@ def choose_leaf(page: Any) -> None:
     """By the tree, from the entry above it."""
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
-    page.wait_for_selector(".composer.told")
+    page.wait_for_selector(".composer.disabled")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector(".composer textarea")
 
@@ -334,7 +334,7 @@ def test_selecting_the_head_of_another_branch_shows_that_branch(serve: Serve, vi
     page.keyboard.press("ArrowUp")
 
     page.wait_for_selector(".graph .unseen >> text=A second run takes 40 ms.")
-    page.wait_for_selector(".composer.told")
+    page.wait_for_selector(".composer.disabled")
 
 
 def test_a_held_key_acts_once(serve: Serve, visit: Visit) -> None:
@@ -350,7 +350,7 @@ def test_a_held_key_acts_once(serve: Serve, visit: Visit) -> None:
         page.keyboard.down("u")
     page.keyboard.up("u")
 
-    page.wait_for_selector(".said.on >> text=Undid the move of dict")
+    page.wait_for_selector(".toast.on >> text=Undid the move of dict")
     assert len(asked) == 1
 
 
@@ -465,7 +465,7 @@ def test_a_message_that_was_not_sent_is_reported_on_other_pages(serve: Serve, vi
 
     held.lose()
 
-    page.wait_for_selector(".said.on.wrong >> text=Not sent to dict: cannot reach the server")
+    page.wait_for_selector(".toast.on.wrong >> text=Not sent to dict: cannot reach the server")
     assert page.locator(".composer .notice").count() == 0
 
 
@@ -480,7 +480,7 @@ def test_the_view_stays_when_a_move_is_refused(serve: Serve, visit: Visit) -> No
     page.locator(".window").focus()
     page.keyboard.press("u")
 
-    page.wait_for_selector(".said.wrong")
+    page.wait_for_selector(".toast.wrong")
     assert page.get_by_label("Shown branch").input_value() == "try"
     assert "Tried." in read_path(page)
 
@@ -499,7 +499,7 @@ def test_a_late_response_to_a_move_does_not_change_the_view(serve: Serve, visit:
     wait_for_text(page, "A second run takes 40 ms.")
 
     held.release()
-    page.wait_for_selector(".said.on >> text=Undid the move of")
+    page.wait_for_selector(".toast.on >> text=Undid the move of")
 
     assert page.get_by_label("Shown branch").input_value() == "cache"
     assert "A second run takes 40 ms." in read_path(page)
@@ -558,7 +558,7 @@ def test_keys_create_branches_set_labels_navigate_and_undo(serve: Serve, visit: 
     page.wait_for_function("() => document.querySelector('.composer textarea')?.value.startsWith('The report takes')")
     page.keyboard.press("Escape")
     page.keyboard.press("u")
-    page.wait_for_selector(".said.on >> text=Undid the move of")
+    page.wait_for_selector(".toast.on >> text=Undid the move of")
     session.refresh()
     assert session.tree.label(session.resolve_place("dict")) == "done"
     assert session.heads.current == "another"
@@ -640,7 +640,7 @@ def test_without_the_write_scope_the_page_is_read_only(serve: Serve, visit: Visi
     assert page.get_by_role("button", name="Undo").count() == 0
     for key in "bflmu":
         page.keyboard.press(key)
-    assert page.locator("dialog, .said.on").count() == 0
+    assert page.locator("dialog, .toast.on").count() == 0
 
 
 def test_a_session_can_be_downloaded_with_secrets_redacted(serve: Serve, visit: Visit) -> None:
@@ -772,10 +772,10 @@ def test_an_answer_is_streamed_and_then_saved(serve: Serve, visit: Visit) -> Non
     page.get_by_label("Prompt on dict").fill("Tell me more.")
     page.keyboard.press("Enter")
 
-    wait_for_text(page, "The first words, ", ".saying")
+    wait_for_text(page, "The first words, ", ".streaming")
     assert "and the last" not in read_path(page)
     page.wait_for_selector(".path strong >> text=the")
-    assert page.locator(".saying").count() == 0
+    assert page.locator(".streaming").count() == 0
     assert page.locator(".path").text_content().count("The first words") == 1
     session.refresh()
     assert [entry.type for entry in list(session.tree.walk_up(session.heads.leaf))[:2]] == ["message", "message"]
@@ -789,7 +789,7 @@ def test_a_model_error_is_shown_once(serve: Serve, visit: Visit) -> None:
 
     page.wait_for_selector(".entry.failed >> text=no key")
     page.get_by_label("Prompt on dict").wait_for()
-    page.wait_for_selector(".saying", state="detached")
+    page.wait_for_selector(".streaming", state="detached")
     assert read_path(page).count("no key") == 1
 
 
@@ -799,15 +799,15 @@ def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> N
     page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
-    wait_for_text(page, "Never ", ".saying")
+    wait_for_text(page, "Never ", ".streaming")
     page.get_by_label("Message the running agent").fill("Hurry.")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
-    wait_for_text(page, "Queued: Hurry.", ".saying")
+    wait_for_text(page, "Queued: Hurry.", ".streaming")
 
     page.get_by_role("button", name="Stop").click()
 
-    page.wait_for_selector(".saying", state="detached")
+    page.wait_for_selector(".streaming", state="detached")
     assert page.get_by_role("button", name="Stop").count() == 0
 
 
@@ -817,12 +817,12 @@ def test_after_a_server_restart_no_agent_is_shown_as_running(visit: Visit) -> No
         page = open_session(visit, first, session.id)
         page.get_by_label("Prompt on dict").fill("Go on.")
         page.keyboard.press("Enter")
-        wait_for_text(page, "Never ", ".saying")
+        wait_for_text(page, "Never ", ".streaming")
     with run_dashboard(after=first):
         page.wait_for_selector(".link.live")
 
         page.get_by_label("Prompt on dict").wait_for()
-        page.wait_for_selector(".saying", state="detached")
+        page.wait_for_selector(".streaming", state="detached")
         page.context.close()
 
 
@@ -1146,7 +1146,7 @@ def test_the_page_names_the_undone_operation(serve: Serve, visit: Visit) -> None
 
     page.keyboard.press("u")
 
-    page.wait_for_selector(".said.on >> text=Undid the merge of try into main")
+    page.wait_for_selector(".toast.on >> text=Undid the merge of try into main")
     session.refresh()
     assert (session.head.name, session.head.leaf) == ("main", leaf)
 

@@ -29,7 +29,7 @@ export const Bars = ({ title, items }) => {
 export const Intervals = ({ title, items }) => {
   const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter(isKnown);
   const min = Math.min(0, ...known), max = Math.max(...known, min) || 1;
-  const place = (value) => 6 + ((value - min) / (max - min || 1)) * (WIDTH - 12);
+  const getX = (value) => 6 + ((value - min) / (max - min || 1)) * (WIDTH - 12);
   const label = `${title}: ${items.map((item) => `${item.name} ${item.text}, ${item.range}`).join("; ")}`;
   return html`<figure class="chart intervals">
     <figcaption>${title}</figcaption>
@@ -40,8 +40,8 @@ export const Intervals = ({ title, items }) => {
           <text x="0" y=${top + 16}>${clip(item.name, 28)}</text>
           <text x=${WIDTH} y=${top + 16} class="value">${item.text}</text>
           <line x1="6" y1=${y} x2=${WIDTH - 6} y2=${y} class="groove" />
-          ${isKnown(item.low) && html`<path class="whisker" d=${drawWhisker(place(item.low), place(item.high), y)} />`}
-          ${isKnown(item.mean) && html`<circle cx=${place(item.mean)} cy=${y} r="5" class="mean" />`}
+          ${isKnown(item.low) && html`<path class="whisker" d=${drawWhisker(getX(item.low), getX(item.high), y)} />`}
+          ${isKnown(item.mean) && html`<circle cx=${getX(item.mean)} cy=${y} r="5" class="mean" />`}
           <text x="0" y=${top + 50} class="range">${item.range}</text>
         </g>`;
       })}

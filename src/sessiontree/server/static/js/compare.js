@@ -107,7 +107,7 @@ export class Compare extends Component {
         </tr>`)}</tbody>
       </table></div></details>
       <div class="columns">${branches.slice(0, MAX_COLUMNS).map(({ name }) => this.renderColumn(name))}</div>
-      ${branches.length > MAX_COLUMNS && html`<p class="more">Only the first ${MAX_COLUMNS} branches are shown in full.</p>`}`;
+      ${branches.length > MAX_COLUMNS && html`<p class="more">Showing the messages of the first ${MAX_COLUMNS} branches only.</p>`}`;
   }
 
   renderColumn(name) {
@@ -119,9 +119,9 @@ export class Compare extends Component {
         <a class="button" href=${linkToBranch(session.id, name)}>Open</a>
         ${promote && name !== session.current && html`<${Button} kind="small" label="Promote" onClick=${() => promote(name)} />`}
       </header>
-      ${more && html`<p class="more">Only the last ${pluralize(entries.length, "entry", "entries")} are shown.</p>`}
+      ${more && html`<p class="more">Showing only the last ${pluralize(entries.length, "entry", "entries")}.</p>`}
       ${entries?.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} />`)}
-      ${entries?.length === 0 && html`<${Empty}>No entries of its own.<//>`}
+      ${entries?.length === 0 && html`<${Empty}>No entries after the common ancestor.<//>`}
     </section>`;
   }
 }

@@ -90,7 +90,7 @@ export const Entry = ({ entry, heads = [], label = entry.label, chosen, actions 
   </article>`;
 
 /** The text that an agent is streaming. */
-const StreamedText = ({ run }) => html`<article class="entry assistant saying" aria-live="off">
+const StreamedText = ({ run }) => html`<article class="entry assistant streaming" aria-live="off">
   <header>
     <h3>Assistant</h3>
     <span class="fact">${run.doing ? `running ${run.doing}` : "running"}</span><span class="pulse" aria-hidden="true"></span>
@@ -204,7 +204,7 @@ export class Composer extends Component {
   }
 
   componentWillUnmount() {
-    this.gone = true;
+    this.isUnmounted = true;
   }
 
   componentDidUpdate(before) {
@@ -259,7 +259,7 @@ export class Composer extends Component {
       const now = this.draft.text; // the user may have typed more
       if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart(), branch });
     } catch (error) {
-      if (this.gone || session.branch !== branch) notify(`Not sent to ${branch}: ${error.message}`, "wrong");
+      if (this.isUnmounted || session.branch !== branch) notify(`Not sent to ${branch}: ${error.message}`, "wrong");
       else this.setState({ error: error.message });
     }
     this.change({ busy: false });
@@ -282,16 +282,16 @@ export class Composer extends Component {
   render({ session, me, allowed, models }, { error, model, mode }) {
     if (!allowed.write) return null;
     const { branch } = session, { text, busy } = this.draft;
-    if (session.info.readOnly) return html`<p class="composer told">${session.info.readOnly}</p>`;
+    if (session.info.readOnly) return html`<p class="composer disabled">${session.info.readOnly}</p>`;
     if (!branch) {
-      return html`<p class="composer told">You are viewing an earlier entry. Use <b>Go here</b> or <b>Branch</b> to continue from it.</p>`;
+      return html`<p class="composer disabled">You are viewing an earlier entry. Use <b>Go here</b> or <b>Branch</b> to continue from it.</p>`;
     }
     const running = session.running.has(branch), swarm = getOwn(session.info.swarming, branch);
     if (getOwn(session.info.experimenting, branch)) {
-      return html`<p class="composer told">An experiment is running on this branch. You can send messages here when it finishes.</p>`;
+      return html`<p class="composer disabled">An experiment is running on this branch. You can send messages here when it finishes.</p>`;
     }
     if (swarm && !running && !session.info.running.includes(branch)) {
-      return html`<p class="composer told">
+      return html`<p class="composer disabled">
         A swarm agent owns this branch. Resume or stop the swarm on <a href=${linkToSwarm(swarm)}>its page</a>.
       </p>`;
     }

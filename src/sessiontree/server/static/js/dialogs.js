@@ -8,12 +8,12 @@ class Modal extends Component {
     this.dialog.current.showModal();
   }
   componentWillUnmount() {
-    this.gone = true;
+    this.isUnmounted = true;
     this.dialog.current.close(); // gives the focus back
   }
   render({ title, children, close }) {
     const onBackdrop = (event) => event.target === event.currentTarget && close();
-    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.gone || close()} onClick=${onBackdrop}>
+    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.isUnmounted || close()} onClick=${onBackdrop}>
       <div class="sheet"><h2>${title}</h2>${children}</div>
     </dialog>`;
   }
@@ -24,11 +24,11 @@ class Modal extends Component {
  * If `submit` fails, the dialog shows the error and stays. If the user closes the dialog before `submit` ends, an error
  * becomes a toast, and `after`, which opens the result, is not called.
  */
-export class Ask extends Component {
+export class FormDialog extends Component {
   state = { error: null, busy: false, progress: null };
 
   componentWillUnmount() {
-    this.gone = true;
+    this.isUnmounted = true;
   }
 
   submit = async (event) => {
@@ -36,12 +36,12 @@ export class Ask extends Component {
     const { title, submit, after, close, notify } = this.props;
     this.setState({ busy: true, error: null, progress: null });
     try {
-      const answer = await submit(readForm(event.target), (progress) => this.gone || this.setState({ progress }));
-      if (this.gone) return;
+      const answer = await submit(readForm(event.target), (progress) => this.isUnmounted || this.setState({ progress }));
+      if (this.isUnmounted) return;
       close();
       after?.(answer);
     } catch (error) {
-      if (this.gone) notify(`${title}: ${error.message}`, "wrong");
+      if (this.isUnmounted) notify(`${title}: ${error.message}`, "wrong");
       else this.setState({ busy: false, error: error.message });
     }
   };

@@ -26,7 +26,7 @@ export class Experiments extends Component {
   }
   componentWillUnmount() {
     clearTimeout(this.timer);
-    this.gone = true;
+    this.isUnmounted = true;
   }
 
   async load() {
@@ -51,7 +51,7 @@ export class Experiments extends Component {
     } catch (error) {
       loadError = error;
     }
-    if (this.gone || this.poll !== poll) return undefined;
+    if (this.isUnmounted || this.poll !== poll) return undefined;
     const isOurs = running?.sessionId === session.info.id; // a fork also contains the records of the original's experiment
     this.setState(loadError ? { loadError } : { running: isOurs ? running : null, loadError });
     if (loadError ? loadError.isTemporary : isOurs && running.status === "running") this.timer = setTimeout(this.watch, POLL);
@@ -67,9 +67,9 @@ export class Experiments extends Component {
       const body = { ...buildRequest(readForm(event.target), this.state), ...(session.end ? { at: session.end } : {}) };
       const { id } = await api.post(`${session.base}/experiments`, body);
       this.setState({ busy: false });
-      if (!this.gone) go(linkToExperiment(session.id, id));
+      if (!this.isUnmounted) go(linkToExperiment(session.id, id));
     } catch (error) {
-      if (this.gone) this.props.notify(`New A/B run: ${error.message}`, "wrong");
+      if (this.isUnmounted) this.props.notify(`New A/B run: ${error.message}`, "wrong");
       else this.setState({ busy: false, error: error.message });
     }
   };
@@ -102,7 +102,7 @@ export class Experiments extends Component {
       ${allowed && !isRunning && html`<details class="card" open=${!shown}><summary><h2>New A/B run</h2></summary>${this.renderForm()}</details>`}
       ${others.length > 0 && html`<section class="card" aria-label="Results">
         <h2>${shown ? "Other results" : "Results"}</h2>
-        <ul class="plainlist">${others.map((result) => html`<${Listed} session=${session} result=${result} />`)}</ul>
+        <ul class="plainlist">${others.map((result) => html`<${ResultItem} session=${session} result=${result} />`)}</ul>
       </section>`}
     </section></div>`;
   }
@@ -186,7 +186,7 @@ const formatReason = (reason) => {
   return text && `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 };
 
-const Listed = ({ session, result }) => html`<li>
+const ResultItem = ({ session, result }) => html`<li>
   <a href=${linkToExperiment(session.id, result.id)}>${result.arms.map(({ arm }) => arm).join(" and ")}</a>
   <span class="fact">${pluralize(result.runs.length, "run")}, by ${result.metric}</span>
   ${result.winner ? html`<${Chip} kind="branch">${result.winner} is best<//>` : html`<${Chip} kind="label">not enough data<//>`}

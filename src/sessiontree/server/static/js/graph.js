@@ -6,25 +6,25 @@ import { onThemeChange, readPalette } from "./palette.js";
 import { makeVisible } from "./visible.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
-const NARROWEST = 160, WIDEST = 420, APART = 16; // pixels between lanes: at full scale, and at any scale
+const MIN_LANE = 160, MAX_LANE = 420, LANE_GAP = 16; // pixels between lanes: limits at full scale, and the minimum at any scale
 const MAX_SCALE = 2.5;
-const READABLE = 0.55; // minimum scale for text
-const DOTTED = 0.16; // minimum scale for dots; below it, only heads are marked
-const MARKED = 400; // maximum marked heads
-const LETTERS = 200; // maximum characters of a text that could fit
+const TEXT_SCALE = 0.55; // text is drawn from this scale on
+const DOT_SCALE = 0.16; // dots are drawn from this scale on; below it, only heads are marked
+const MAX_MARKS = 400; // heads that are marked at small scales
+const MAX_CHARACTERS = 200; // of a text; more never fit
 
 export class Graph extends Component {
   canvas = createRef();
   view = { x: MARGIN, y: MARGIN, scale: 1 };
   pointers = new Map();
   drawn = [];
-  placed = false;
+  isPlaced = false;
 
   componentDidMount() {
     this.colours = readPalette();
-    this.sizes = new ResizeObserver(() => this.resize());
-    this.sizes.observe(this.canvas.current);
-    this.endScheme = onThemeChange(() => {
+    this.resizeObserver = new ResizeObserver(() => this.resize());
+    this.resizeObserver.observe(this.canvas.current);
+    this.stopThemeListener = onThemeChange(() => {
       this.colours = readPalette();
       this.drawSoon();
     });
@@ -35,17 +35,17 @@ export class Graph extends Component {
   componentDidUpdate(before) {
     const { props } = this;
     this.pendingSelection = undefined;
-    if (before.layout !== props.layout && !this.isVisible()) this.placed = false;
+    if (before.layout !== props.layout && !this.isVisible()) this.isPlaced = false;
     if (before.layout !== props.layout && props.follow) this.reveal(props.leaf);
     else if (before.selected !== props.selected && props.selected) this.reveal(props.selected);
     else if (before.leaf !== props.leaf && !props.selected) this.reveal(props.leaf);
-    if (!this.placed) this.showLeaf();
+    if (!this.isPlaced) this.showLeaf();
     this.drawSoon();
   }
 
   componentWillUnmount() {
-    this.sizes.disconnect();
-    this.endScheme();
+    this.resizeObserver.disconnect();
+    this.stopThemeListener();
     cancelAnimationFrame(this.frame);
     this.frame = undefined;
   }
@@ -55,8 +55,8 @@ export class Graph extends Component {
   /** Pixels between two lanes at a scale. At small scales, rows shrink more than lanes to keep branches apart. */
   getLaneWidth(scale = this.view.scale) {
     const lanes = Math.max(1, this.props.layout.lanes);
-    const full = Math.min(WIDEST, Math.max(NARROWEST, (this.width - MARGIN) / lanes));
-    return Math.max(full * scale, Math.min(APART, (this.width - 2 * MARGIN) / lanes));
+    const full = Math.min(MAX_LANE, Math.max(MIN_LANE, (this.width - MARGIN) / lanes));
+    return Math.max(full * scale, Math.min(LANE_GAP, (this.width - 2 * MARGIN) / lanes));
   }
 
   getRowHeight(scale = this.view.scale) {
@@ -82,7 +82,7 @@ export class Graph extends Component {
     this.height = canvas.clientHeight;
     canvas.width = Math.round(this.width * ratio);
     canvas.height = Math.round(this.height * ratio);
-    if (!this.placed && this.width) this.showLeaf();
+    if (!this.isPlaced && this.width) this.showLeaf();
     this.draw();
   }
 
@@ -97,7 +97,7 @@ export class Graph extends Component {
   showLeaf = () => {
     const { layout, leaf } = this.props;
     if (!this.width || !layout.nodes.length) return;
-    this.placed = true;
+    this.isPlaced = true;
     this.view = { scale: 1, x: MARGIN, y: MARGIN };
     const { x, y } = this.locate(layout.nodes[layout.index.get(leaf) ?? 0]);
     if (x + this.getLaneWidth() > this.width) this.view.x += this.width - MARGIN - x - this.getLaneWidth();
@@ -109,7 +109,7 @@ export class Graph extends Component {
     const { lanes, depth } = this.props.layout;
     const scale = this.computeFitScale();
     this.view = { scale, x: MARGIN, y: MARGIN };
-    if (scale < READABLE) {
+    if (scale < TEXT_SCALE) {
       this.view.x = Math.max(MARGIN, (this.width - lanes * this.getLaneWidth()) / 2);
       this.view.y = Math.max(MARGIN, (this.height - depth * this.getRowHeight()) / 2);
     }
@@ -136,9 +136,9 @@ export class Graph extends Component {
 
   pan(x, y) {
     const { lanes, depth } = this.props.layout;
-    const keep = (value, size, window) => Math.min(window - MARGIN, Math.max(MARGIN - size, value));
-    this.view.x = keep(this.view.x + x, lanes * this.getLaneWidth(), this.width);
-    this.view.y = keep(this.view.y + y, depth * this.getRowHeight(), this.height);
+    const clamp = (value, size, window) => Math.min(window - MARGIN, Math.max(MARGIN - size, value));
+    this.view.x = clamp(this.view.x + x, lanes * this.getLaneWidth(), this.width);
+    this.view.y = clamp(this.view.y + y, depth * this.getRowHeight(), this.height);
     this.drawSoon();
   }
 
@@ -159,7 +159,7 @@ export class Graph extends Component {
     const { x, y, scale } = this.view;
     const ratio = devicePixelRatio || 1;
     const shown = this.getPath();
-    const sight = {
+    const visible = {
       top: -y / this.getRowHeight() - 1,
       bottom: (this.height - y) / this.getRowHeight() + 1,
       left: -x / this.getLaneWidth() - 1,
@@ -167,16 +167,16 @@ export class Graph extends Component {
     };
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
-    const near = layout.chains.filter((chain) => chain.top - 1 <= sight.bottom && chain.top + chain.members.length >= sight.top);
-    this.drawLines(pen, near, sight, shown);
-    if (scale >= DOTTED) {
-      const beside = near.filter((chain) => chain.lane >= sight.left && chain.lane <= sight.right);
-      this.drawn = beside.flatMap((chain) => findMembers(chain, sight.top, sight.bottom)).map((number) => layout.nodes[number]);
+    const near = layout.chains.filter((chain) => chain.top - 1 <= visible.bottom && chain.top + chain.members.length >= visible.top);
+    this.drawLines(pen, near, visible, shown);
+    if (scale >= DOT_SCALE) {
+      const inSight = near.filter((chain) => chain.lane >= visible.left && chain.lane <= visible.right);
+      this.drawn = inSight.flatMap((chain) => findMembers(chain, visible.top, visible.bottom)).map((number) => layout.nodes[number]);
     } else {
-      const marked = [...this.props.heads.keys(), leaf, selected].slice(-MARKED);
+      const marked = [...this.props.heads.keys(), leaf, selected].slice(-MAX_MARKS);
       this.drawn = [...new Set(marked)].map((id) => layout.nodes[layout.index.get(id) ?? -1]).filter(Boolean);
     }
-    this.computeRooms();
+    this.computeWidths();
     for (const node of this.drawn) this.drawEntry(pen, node, shown.has(node.number));
     canvas.dataset.drawn = this.drawn.length;
     canvas.dataset.scale = scale.toFixed(4);
@@ -196,18 +196,18 @@ export class Graph extends Component {
   }
 
   /** Compute the width of each entry: up to the next entry in its row. */
-  computeRooms() {
-    const taken = new Map();
-    this.rooms = new Map();
-    for (const { depth, chain } of this.drawn) taken.set(depth, [...(taken.get(depth) ?? []), chain.lane]);
+  computeWidths() {
+    const lanesByRow = new Map();
+    this.widths = new Map();
+    for (const { depth, chain } of this.drawn) lanesByRow.set(depth, [...(lanesByRow.get(depth) ?? []), chain.lane]);
     for (const { number, depth, chain } of this.drawn) {
-      const next = Math.min(...taken.get(depth).filter((lane) => lane > chain.lane), Infinity);
-      const sight = Math.max(this.getLaneWidth(), this.width - this.view.x - chain.lane * this.getLaneWidth());
-      this.rooms.set(number, Math.min(WIDEST * this.view.scale, (next - chain.lane) * this.getLaneWidth(), sight));
+      const next = Math.min(...lanesByRow.get(depth).filter((lane) => lane > chain.lane), Infinity);
+      const visible = Math.max(this.getLaneWidth(), this.width - this.view.x - chain.lane * this.getLaneWidth());
+      this.widths.set(number, Math.min(MAX_LANE * this.view.scale, (next - chain.lane) * this.getLaneWidth(), visible));
     }
   }
 
-  drawLines(pen, chains, sight, shown) {
+  drawLines(pen, chains, visible, shown) {
     const { nodes } = this.props.layout, { x: left, y: top, scale } = this.view;
     const lane = this.getLaneWidth(), row = this.getRowHeight();
     const half = row / 2, corner = Math.min(9 * scale, half, lane / 2);
@@ -217,14 +217,14 @@ export class Graph extends Component {
       for (const chain of chains) {
         if (bright && !shown.has(chain.first)) continue;
         const x = left + chain.lane * lane;
-        const begin = Math.max(chain.top, sight.top), end = Math.min(chain.top + chain.members.length - 1, sight.bottom);
-        if (!bright && scale < DOTTED) {
+        const begin = Math.max(chain.top, visible.top), end = Math.min(chain.top + chain.members.length - 1, visible.bottom);
+        if (!bright && scale < DOT_SCALE) {
           const pixel = `${Math.round(x)} ${Math.round(begin * row)} ${Math.round(end * row)}`;
           if (painted.has(pixel)) continue;
           painted.add(pixel);
         }
         const parent = nodes[nodes[chain.first].parent];
-        if (parent && parent.chain.lane <= sight.right && chain.lane >= sight.left) {
+        if (parent && parent.chain.lane <= visible.right && chain.lane >= visible.left) {
           const from = left + parent.chain.lane * lane, y = top + parent.depth * row;
           pen.moveTo(from, y);
           pen.lineTo(from, y + half - corner);
@@ -233,14 +233,14 @@ export class Graph extends Component {
           pen.quadraticCurveTo(x, y + half, x, y + half + corner);
           pen.lineTo(x, y + row);
         }
-        if (chain.lane < sight.left || chain.lane > sight.right) continue;
+        if (chain.lane < visible.left || chain.lane > visible.right) continue;
         const last = bright ? Math.min(end, this.findLastShown(chain, shown)) : end;
         if (last >= begin) {
           pen.moveTo(x, top + begin * row);
           pen.lineTo(x, Math.max(top + last * row, top + begin * row + 2));
         }
       }
-      pen.lineWidth = bright ? 2.4 : scale < DOTTED ? 1 : 1.5;
+      pen.lineWidth = bright ? 2.4 : scale < DOT_SCALE ? 1 : 1.5;
       pen.strokeStyle = bright ? this.colours.accent : this.colours.line;
       pen.stroke();
     }
@@ -267,7 +267,7 @@ export class Graph extends Component {
     if (chosen) {
       pen.fillStyle = c.tint;
       pen.beginPath();
-      pen.roundRect(x - 12 * size, y - 12.5 * size, scale >= READABLE ? this.rooms.get(node.number) - 10 : 24 * size, 25 * size, 8 * size);
+      pen.roundRect(x - 12 * size, y - 12.5 * size, scale >= TEXT_SCALE ? this.widths.get(node.number) - 10 : 24 * size, 25 * size, 8 * size);
       pen.fill();
     }
     const radius = (here || chosen ? DOT + 1.5 : DOT) * size;
@@ -282,14 +282,14 @@ export class Graph extends Component {
       pen.stroke();
       pen.setLineDash([]);
     }
-    if (scale >= READABLE) this.drawText(pen, node, names, onPath, x, y);
+    if (scale >= TEXT_SCALE) this.drawText(pen, node, names, onPath, x, y);
     else if (names.length && this.getLaneWidth() > 60) this.drawPill(pen, names[0], x + 10, y, c.green, c["green-tint"], 0.9, this.getLaneWidth() - 30);
   }
 
   drawText(pen, { row, number }, names, onPath, x, y) {
     const { scale } = this.view, c = this.colours;
     let left = x + TEXT * scale;
-    const end = x + this.rooms.get(number) - 22;
+    const end = x + this.widths.get(number) - 22;
     if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], scale, 110) + 6;
     const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
     const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));
@@ -339,7 +339,7 @@ export class Graph extends Component {
   onPointerDown = (event) => {
     this.canvas.current.setPointerCapture(event.pointerId);
     this.pointers.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-    this.travelled = this.pointers.size > 1 ? 99 : 0;
+    this.dragged = this.pointers.size > 1 ? 99 : 0;
   };
 
   onPointerMove = (event) => {
@@ -351,18 +351,18 @@ export class Graph extends Component {
     const now = { x: event.offsetX, y: event.offsetY };
     this.pointers.set(event.pointerId, now);
     if (this.pointers.size === 1) {
-      this.travelled += Math.hypot(now.x - before.x, now.y - before.y);
-      if (this.travelled > 4) this.pan(now.x - before.x, now.y - before.y);
+      this.dragged += Math.hypot(now.x - before.x, now.y - before.y);
+      if (this.dragged > 4) this.pan(now.x - before.x, now.y - before.y);
       return;
     }
     const other = [...this.pointers].find(([id]) => id !== event.pointerId)[1];
-    const apart = (point) => Math.max(1, Math.hypot(point.x - other.x, point.y - other.y));
-    this.zoom(apart(now) / apart(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
+    const getDistance = (point) => Math.max(1, Math.hypot(point.x - other.x, point.y - other.y));
+    this.zoom(getDistance(now) / getDistance(before), (now.x + other.x) / 2, (now.y + other.y) / 2);
   };
 
   onPointerUp = (event) => {
     if (!this.pointers.delete(event.pointerId)) return;
-    if (event.type === "pointerup" && this.travelled <= 4) {
+    if (event.type === "pointerup" && this.dragged <= 4) {
       const node = this.findNodeAt(event);
       if (node) this.select(node.row.id);
     }
@@ -370,13 +370,13 @@ export class Graph extends Component {
 
   /** Return the entry under the pointer. */
   findNodeAt({ offsetX, offsetY }) {
-    const wide = (node) => (this.view.scale >= READABLE ? this.rooms.get(node.number) - 18 : 12);
+    const getWidth = (node) => (this.view.scale >= TEXT_SCALE ? this.widths.get(node.number) - 18 : 12);
     const high = Math.max(this.getRowHeight() / 2, 9);
     let best = null, least = Infinity;
     for (const node of this.drawn) {
       const { x, y } = this.locate(node);
       const away = Math.abs(offsetY - y);
-      if (offsetX >= x - 14 && offsetX <= x + wide(node) && away <= high && away < least) [best, least] = [node, away];
+      if (offsetX >= x - 14 && offsetX <= x + getWidth(node) && away <= high && away < least) [best, least] = [node, away];
     }
     return best;
   }
@@ -393,7 +393,7 @@ export class Graph extends Component {
     const node = layout.nodes[layout.index.get(this.pendingSelection ?? selected ?? leaf) ?? layout.nodes.length - 1];
     if (!node) return;
     const siblings = node.parent < 0 ? layout.roots : layout.nodes[node.parent].children;
-    const findSibling = (step) => siblings[siblings.indexOf(node.number) + step] ?? this.findBeside(node, step);
+    const findSibling = (step) => siblings[siblings.indexOf(node.number) + step] ?? this.findInNextLane(node, step);
     const targets = {
       ArrowUp: () => node.parent,
       ArrowDown: () => node.children[0],
@@ -415,12 +415,12 @@ export class Graph extends Component {
   };
 
   /** Return the nearest entry of the same depth in the next lane on one side. */
-  findBeside(node, way) {
+  findInNextLane(node, direction) {
     const { chains } = this.props.layout;
     let best;
     for (const chain of chains) {
       const number = findMembers(chain, node.depth, node.depth)[0];
-      if (number === undefined || (chain.lane - node.chain.lane) * way <= 0) continue;
+      if (number === undefined || (chain.lane - node.chain.lane) * direction <= 0) continue;
       if (!best || Math.abs(chain.lane - node.chain.lane) < Math.abs(best.lane - node.chain.lane)) best = chain;
     }
     return best && findMembers(best, node.depth, node.depth)[0];
@@ -467,7 +467,7 @@ const drawDisc = (pen, x, y, radius, colour) => {
 const getText = (row) => row.text || `(${row.role ?? row.type})`;
 
 const shorten = (pen, source, room) => {
-  const text = makeVisible(source.slice(0, LETTERS));
+  const text = makeVisible(source.slice(0, MAX_CHARACTERS));
   if (pen.measureText(text).width <= room) return text;
   let low = 0, high = text.length;
   while (low < high) {

@@ -23,8 +23,8 @@ export function layOut(rows, leaf = null) {
     nodes[node.parent].children.push(node.number);
   }
   for (let at = index.get(leaf) ?? -1; at >= 0; at = nodes[at].parent) {
-    const beside = nodes[at].parent < 0 ? roots : nodes[nodes[at].parent].children;
-    if (beside[0] !== at) beside.unshift(...beside.splice(beside.indexOf(at), 1));
+    const siblings = nodes[at].parent < 0 ? roots : nodes[nodes[at].parent].children;
+    if (siblings[0] !== at) siblings.unshift(...siblings.splice(siblings.indexOf(at), 1));
   }
   const chains = [];
   const startChain = (number) => {

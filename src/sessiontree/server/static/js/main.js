@@ -138,7 +138,7 @@ class App extends Component {
       <${Notice} text=${error} kind="wrong" />
       ${me && this.renderView(route)}
       ${help && html`<${Help} close=${() => this.setState({ help: false })} />`}
-      <div class="said ${toast ? "on" : ""} ${toast?.kind ?? ""}" role="status" aria-live="polite">${toast?.text}</div>`;
+      <div class="toast ${toast ? "on" : ""} ${toast?.kind ?? ""}" role="status" aria-live="polite">${toast?.text}</div>`;
   }
 }
 

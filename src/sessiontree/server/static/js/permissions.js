@@ -35,8 +35,8 @@ class PermissionCard extends Component {
     return html`<section class="permission" role="region" aria-label=${`Allow ${question.tool}?`} data-question=${question.id}>
       <p role="status"><b>Allow ${question.tool}?</b> <span class="fact">${question.why}</span></p>
       <pre class="block">${question.detail}</pre>
-      ${question.cut && html`<p class="hint">Truncated. The call above shows all of it.</p>`}
-      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for the session or always adds the rule <code>${question.rule}</code></p>`}
+      ${question.cut && html`<p class="hint">Truncated. The tool call above shows the full text.</p>`}
+      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for the session or always adds this rule: <code>${question.rule}</code></p>`}
       <${Notice} text=${error} kind="wrong" />
       ${allowed
         ? html`<div class="row">

@@ -168,7 +168,7 @@ export class Session {
 
   // Loading: the newest request of each kind counts; older responses are dropped
 
-  /** Load a kind with `work(isNewest)`. If it becomes stale meanwhile, load it again afterwards. */
+  /** Load a kind with `work(isNewest)`. If it becomes stale in the meantime, load it again afterwards. */
   async load(kind, work) {
     const mine = (this.loads[kind] = { end: this.end });
     this.stale[kind] = false;
@@ -332,7 +332,7 @@ export class Session {
       const page = await this.fetchPath(end, from, limit);
       if (!isNewest()) return undefined;
       if (!page.entries.some(({ id }) => id === known)) return this.loadPath();
-      const { start, entries } = this.path; // the user may have scrolled meanwhile
+      const { start, entries } = this.path; // the user may have scrolled
       const adjoins = from >= start && from <= start + entries.length;
       const joined = adjoins ? [...entries.slice(0, from - start), ...page.entries].slice(0, MAX_ENTRIES) : entries;
       return this.showPath({ ...this.path, end, length: page.total, entries: joined });
@@ -341,14 +341,14 @@ export class Session {
 
   loadEarlier() {
     const { start } = this.path, from = Math.max(0, start - PATH_PAGE);
-    return this.loadBeside(from, start - from, (path, entries) => {
+    return this.loadAdjacent(from, start - from, (path, entries) => {
       if (path.start === start) this.showPath({ ...path, start: from, entries: [...entries, ...path.entries].slice(0, MAX_ENTRIES) });
     });
   }
 
   loadLater() {
     const { start, entries } = this.path, from = start + entries.length;
-    return this.loadBeside(from, PATH_PAGE, (path, more) => {
+    return this.loadAdjacent(from, PATH_PAGE, (path, more) => {
       if (path.start + path.entries.length !== from) return;
       const joined = [...path.entries, ...more];
       const kept = joined.length > MAX_ENTRIES ? joined.slice(PATH_PAGE - MAX_ENTRIES) : joined; // leave room for new entries
@@ -356,14 +356,14 @@ export class Session {
     });
   }
 
-  /** Load a part next to the shown one, unless the path changed meanwhile. */
-  async loadBeside(from, limit, put) {
-    if (this.isTurning) return;
-    this.isTurning = true;
+  /** Load a part next to the shown one, unless the path changed. */
+  async loadAdjacent(from, limit, add) {
+    if (this.isPaging) return;
+    this.isPaging = true;
     const { end, key } = this.path;
     const page = await this.guard(() => this.fetchPath(end, from, limit));
-    this.isTurning = false;
-    if (page && this.path.key === key) put(this.path, page.entries);
+    this.isPaging = false;
+    if (page && this.path.key === key) add(this.path, page.entries);
     this.onChange();
   }
 
@@ -524,17 +524,17 @@ export class Session {
 
   /**
    * Send a write and load everything that it may have changed. If it `moves` the branch or `adds` an entry, show the
-   * end of the path, unless the user selected something else meanwhile.
+   * end of the path, unless the user selected something else.
    */
   async sendWrite(method, path, body, { moves = false, adds = false } = {}) {
     const { selected, otherBranch } = this;
     const answer = await this.api.send(method, `${this.base}${path}`, body);
-    const isStill = this.selected === selected && this.otherBranch === otherBranch;
-    const isMoved = moves && !answer.cancelled && isStill;
-    if (isMoved) [this.selected, this.otherBranch] = [null, null];
+    const isSamePlace = this.selected === selected && this.otherBranch === otherBranch;
+    const showsEnd = moves && !answer.cancelled && isSamePlace;
+    if (showsEnd) [this.selected, this.otherBranch] = [null, null];
     await this.guard(async () => {
       await Promise.all([this.loadInfo(), this.loadBranches()]);
-      await Promise.all([this.loadTree(), isMoved || (adds && isStill) ? this.loadPath() : this.follow()]);
+      await Promise.all([this.loadTree(), showsEnd || (adds && isSamePlace) ? this.loadPath() : this.follow()]);
     });
     this.onChange();
     return answer;

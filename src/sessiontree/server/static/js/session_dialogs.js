@@ -1,4 +1,4 @@
-// The dialogs of a session. Each method returns the properties of an `Ask` dialog. A dialog acts on the branch that
+// The dialogs of a session. Each method returns the properties of a `FormDialog`. A dialog acts on the branch that
 // was current when it was opened.
 import { go, linkToSession } from "./addresses.js";
 import { pluralize } from "./format.js";
@@ -6,12 +6,12 @@ import { pluralize } from "./format.js";
 const FORMATS = [["html", "Web page"], ["md", "Markdown"], ["text", "Plain text"], ["jsonl", "Session file"], ["json", "JSON"]];
 
 export class SessionDialogs {
-  /** `canRun()` tells whether models may be called, `notify` shows a toast, `edit` fills the composer, `ask` opens a dialog. */
+  /** `canRun()` returns whether models may be called, `notify` shows a toast, `edit` fills the composer, `ask` opens a dialog. */
   constructor(session, { canRun, notify, edit, ask }) {
     Object.assign(this, { session, canRun, notify, edit, ask });
   }
 
-  /** A field for a summary. It is optional if the model may write it. */
+  /** Build a field for a summary. It is optional if the model may write it. */
   buildSummaryField(label) {
     const rest = this.canRun() ? { help: "Leave empty to let the model write it." } : { required: true };
     return { name: "summary", label, kind: "text", ...rest };
@@ -160,7 +160,7 @@ export class SessionDialogs {
     };
   }
 
-  /** The redaction report of an export. */
+  /** Build the dialog with the redaction report of an export. */
   report({ counts, linesLeftOut }) {
     const found = Object.entries(counts);
     const unread = linesLeftOut ? ` ${pluralize(linesLeftOut, "unreadable line")} left out.` : "";

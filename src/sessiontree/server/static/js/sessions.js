@@ -1,6 +1,6 @@
 // The list of sessions with search in names and messages.
 import { go, linkToSession } from "./addresses.js";
-import { Ask } from "./dialogs.js";
+import { FormDialog } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { formatAge, formatCost, pluralize } from "./format.js";
 
@@ -57,7 +57,7 @@ export class Sessions extends Component {
     return {
       title: "New session",
       action: "Create",
-      fields: NEW,
+      fields: NEW_SESSION_FIELDS,
       submit: (values) => this.props.api.post("/sessions", values),
       after: ({ id }) => go(linkToSession(id)),
     };
@@ -74,21 +74,21 @@ export class Sessions extends Component {
           <${Button} kind="primary" label="New session" onClick=${() => this.setState({ dialog: true })} />`}
       </div>
       <${Notice} text=${error} kind="wrong" />
-      <${Notice} text=${unread > 0 && `${unread === 1 ? "1 session" : `${unread} sessions`} could not be read.`} />
+      <${Notice} text=${unread > 0 && `${pluralize(unread, "session")} could not be read.`} />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
       ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? `No matches for “${query}”` : archived ? "No archived sessions." : "No sessions yet."}<//>`}
-      ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${Listed} key=${session.id} session=${session} />`)}</ul>`}
+      ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${SessionItem} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="Load more" onClick=${() => this.load(true)} /></p>`}
       ${hits.length > 0 && html`<h2>Matches in messages</h2>
         <ul class="list hits">${hits.map((hit) => html`<${Hit} key=${`${hit.session} ${hit.entry}`} hit=${hit} />`)}</ul>`}
-      ${dialog && html`<${Ask} ...${this.buildDialog()} close=${() => this.setState({ dialog: false })} notify=${notify} />`}
+      ${dialog && html`<${FormDialog} ...${this.buildDialog()} close=${() => this.setState({ dialog: false })} notify=${notify} />`}
     </section></main>`;
   }
 }
 
-const NEW = [{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Leave empty to use the folder of the server." }];
+const NEW_SESSION_FIELDS = [{ name: "name", label: "Name" }, { name: "cwd", label: "Folder", help: "Leave empty to use the folder of the server." }];
 
-const Listed = ({ session }) => html`<li><a href=${linkToSession(session.id)}>
+const SessionItem = ({ session }) => html`<li><a href=${linkToSession(session.id)}>
   <span class="name">${session.name || session.firstMessage || "Unnamed session"}</span>
   ${session.damaged && html`<${Chip} kind="wrong">damaged<//>`}
   ${session.archived && html`<${Chip}>archived<//>`}

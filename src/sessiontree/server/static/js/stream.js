@@ -2,7 +2,7 @@
 // after the last event. If the server answers 410, the page reloads the data. A hidden page disconnects, because a
 // browser opens at most six connections to a server.
 
-const FIRST_PAUSE = 500, LONGEST_PAUSE = 15_000;
+const FIRST_PAUSE = 500, MAX_PAUSE = 15_000;
 const HIDDEN_DELAY = 3_000; // milliseconds after which a hidden page disconnects
 
 /** Parse an event stream and yield its events as `{id, type, data}`. */
@@ -66,7 +66,7 @@ export class Stream {
   /** Wait before a retry. A hidden page waits until it is visible. */
   async waitForRetry() {
     const pause = this.pause * (0.75 + Math.random() / 2);
-    this.pause = Math.min(this.pause * 2, LONGEST_PAUSE);
+    this.pause = Math.min(this.pause * 2, MAX_PAUSE);
     do {
       await new Promise((wake) => {
         this.wake = wake;

@@ -3,14 +3,14 @@
 import { SWARMS, go, linkToBranch, linkToComparison, linkToSession } from "./addresses.js";
 import { joinPath } from "./api.js";
 import { Meter } from "./charts.js";
-import { Ask } from "./dialogs.js";
+import { FormDialog } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { formatClock, formatCost, formatDuration, formatTokens, pluralize } from "./format.js";
 import { STATUS, buildRequest, getLevel, getState } from "./swarms.js";
 import { Stream } from "./stream.js";
 
 const POLL = 1500, SETTLE = 60; // milliseconds: between polls, and delay to handle events together
-const KEPT = 400, SHOWN = 200; // events
+const MAX_EVENTS = 400, MAX_SHOWN_EVENTS = 200;
 const MAX_TEXT = 2000; // characters of an agent's text
 const NOISY = new Set(["text_delta", "thinking"]);
 const LIVE = new Set(["created", "running", "paused"]);
@@ -44,7 +44,7 @@ export class SwarmView extends Component {
     this.listen();
   }
   componentWillUnmount() {
-    this.gone = true;
+    this.isUnmounted = true;
     this.stream.stop();
     clearTimeout(this.timer);
     clearTimeout(this.settleTimer);
@@ -75,7 +75,7 @@ export class SwarmView extends Component {
       else if (type === "turn_start") streamed.set(agent, "");
     }
     const shown = events.filter((event) => !NOISY.has(event.type));
-    this.setState({ streamed, events: [...this.state.events, ...shown].slice(-KEPT) });
+    this.setState({ streamed, events: [...this.state.events, ...shown].slice(-MAX_EVENTS) });
     if (shown.length) this.load();
   }
 
@@ -83,11 +83,11 @@ export class SwarmView extends Component {
     clearTimeout(this.timer);
     try {
       const status = await this.props.api.get(this.base);
-      if (this.gone) return;
+      if (this.isUnmounted) return;
       this.setState({ status, error: null });
       if (status.status === "running" && !status.left) this.timer = setTimeout(() => this.load(), POLL);
     } catch (error) {
-      if (this.gone) return;
+      if (this.isUnmounted) return;
       this.setState({ error: error.message });
       if (error.isTemporary) this.timer = setTimeout(() => this.load(), POLL);
     }
@@ -95,7 +95,7 @@ export class SwarmView extends Component {
 
   // Actions
 
-  do = async (action) => {
+  runAction = async (action) => {
     try {
       await this.props.api.post(`${this.base}/${action}`);
       await this.load();
@@ -119,16 +119,16 @@ export class SwarmView extends Component {
     };
   }
 
-  /** A swarm that was paused for a reason may need a larger budget. */
+  /** Build the dialog for a swarm that paused with a reason: it may need a larger budget. */
   buildResumeDialog({ budget, agentBudget }) {
-    const field = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: String(value ?? "") });
+    const buildField = (name, label, value) => ({ name, label, kind: "number", min: 0, step: "any", value: String(value ?? "") });
     const fields = [
-      field("budget.cost", "Dollars", budget?.cost),
-      field("budget.tokens", "Tokens", budget?.tokens),
-      field("budget.seconds", "Seconds", budget?.seconds),
-      field("agentBudget.cost", "Dollars per agent", agentBudget?.cost),
-      field("agentBudget.tokens", "Tokens per agent", agentBudget?.tokens),
-      field("agentBudget.seconds", "Seconds per agent", agentBudget?.seconds),
+      buildField("budget.cost", "Dollars", budget?.cost),
+      buildField("budget.tokens", "Tokens", budget?.tokens),
+      buildField("budget.seconds", "Seconds", budget?.seconds),
+      buildField("agentBudget.cost", "Dollars per agent", agentBudget?.cost),
+      buildField("agentBudget.tokens", "Tokens per agent", agentBudget?.tokens),
+      buildField("agentBudget.seconds", "Seconds per agent", agentBudget?.seconds),
     ];
     return {
       title: "Resume",
@@ -147,7 +147,7 @@ export class SwarmView extends Component {
   resume = () => {
     const { status } = this.state;
     if (status.status === "paused" && status.reason) this.ask(this.buildResumeDialog(status));
-    else this.do("resume");
+    else this.runAction("resume");
   };
 
   buildSteerDialog(agent) {
@@ -162,7 +162,7 @@ export class SwarmView extends Component {
   buildDestroyDialog() {
     return {
       title: "Destroy this swarm?",
-      note: "Its agents stop. What they wrote stays in the session.",
+      note: "Its agents stop. Their entries stay in the session.",
       action: "Destroy",
       danger: true,
       submit: () => this.props.api.send("DELETE", this.base),
@@ -187,7 +187,7 @@ export class SwarmView extends Component {
       <ul class="agents">${status.agents.map((agent) => this.renderAgent(agent))}</ul>
       ${status.result && html`<h2>Result</h2><pre class="plain card outcome" tabindex="0">${status.result}</pre>`}
       ${this.renderEvents(status)}
-      ${dialog && html`<${Ask} ...${dialog} close=${() => this.ask(null)} notify=${this.props.notify} />`}
+      ${dialog && html`<${FormDialog} ...${dialog} close=${() => this.ask(null)} notify=${this.props.notify} />`}
     </section></main>`;
   }
 
@@ -204,9 +204,9 @@ export class SwarmView extends Component {
         <span class="link ${connection}" role="status">${connection === "waiting" ? "connecting" : connection}</span>
         ${this.props.allowed && LIVE.has(status) && html`
           ${isIdle && html`<${Button} kind="primary" label=${status === "created" ? "Start" : "Resume"} onClick=${this.resume} />`}
-          ${!isIdle && html`<${Button} label="Pause" onClick=${() => this.do("pause")} />`}
+          ${!isIdle && html`<${Button} label="Pause" onClick=${() => this.runAction("pause")} />`}
           <${Button} label="Scale" onClick=${() => this.ask(this.buildScaleDialog())} />
-          <${Button} kind="danger" label="Stop" onClick=${() => this.do("stop")} />`}
+          <${Button} kind="danger" label="Stop" onClick=${() => this.runAction("stop")} />`}
         ${agents.length > 1 && html`<a class="button" href=${linkToComparison(sessionId, agents.map(({ branch }) => branch))}>Compare</a>`}
         <a class="button" href=${linkToSession(sessionId, "tree", [["branch", branch]])}>Session</a>
         ${this.props.allowed && !LIVE.has(status) && html`
@@ -239,8 +239,8 @@ export class SwarmView extends Component {
         <span class="gap"></span><a href=${linkToBranch(this.state.status.sessionId, branch)}>${branch}</a>
       </div>
       <p class="first">${task}</p>
-      ${streamed && html`<div class="says live" tabindex="0"><pre class="plain">${streamed}</pre></div>`}
-      ${text && html`<pre class="plain says" tabindex="0">${text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}…` : text}</pre>`}
+      ${streamed && html`<div class="agent-text live" tabindex="0"><pre class="plain">${streamed}</pre></div>`}
+      ${text && html`<pre class="plain agent-text" tabindex="0">${text.length > MAX_TEXT ? `${text.slice(0, MAX_TEXT)}…` : text}</pre>`}
       ${error && html`<p class="wrong-text">${error}</p>`}
       <div class="row">
         <span class="facts">
@@ -257,7 +257,7 @@ export class SwarmView extends Component {
 
   renderEvents({ agents }) {
     const { events, agent } = this.state;
-    const shown = events.filter((event) => !agent || event.agent === agent).slice(-SHOWN).reverse();
+    const shown = events.filter((event) => !agent || event.agent === agent).slice(-MAX_SHOWN_EVENTS).reverse();
     return html`
       <div class="row"><h2>Events</h2><span class="gap"></span>
         <select aria-label="Filter by agent" value=${agent} onChange=${(event) => this.setState({ agent: event.target.value })}>

@@ -29,7 +29,7 @@ export class Swarms extends Component {
     this.props.api.get("/sessions", { limit: 50 }).then(({ sessions }) => this.setState({ sessions }), () => {});
   }
   componentWillUnmount() {
-    this.gone = true;
+    this.isUnmounted = true;
     clearInterval(this.timer);
   }
 
@@ -51,9 +51,9 @@ export class Swarms extends Component {
     this.setState({ busy: true, createError: null });
     try {
       const { id } = await this.props.api.post("/swarms", buildRequest(readForm(event.target)));
-      if (!this.gone) go(linkToSwarm(id));
+      if (!this.isUnmounted) go(linkToSwarm(id));
     } catch (error) {
-      if (this.gone) this.props.notify(`New swarm: ${error.message}`, "wrong");
+      if (this.isUnmounted) this.props.notify(`New swarm: ${error.message}`, "wrong");
       else this.setState({ busy: false, createError: error.message });
     }
   };
@@ -64,17 +64,17 @@ export class Swarms extends Component {
       <${Notice} text=${createError ?? loadError} kind="wrong" />
       ${allowed && html`<details class="card" open=${isFormOpen || undefined}>
         <summary><h2>New swarm</h2></summary>
-        <${New} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
+        <${NewSwarmForm} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
       ${swarms === null && !loadError && html`<${Empty}>Loading…<//>`}
       ${swarms?.length === 0 && html`<${Empty}>No swarms yet.<//>`}
-      ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${Listed} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
+      ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${SwarmItem} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
       ${!allowed && html`<${RunsUnavailable} me=${me} />`}
     </section></main>`;
   }
 }
 
-const Listed = ({ swarm }) => html`<li><a href=${linkToSwarm(swarm.id)}>
+const SwarmItem = ({ swarm }) => html`<li><a href=${linkToSwarm(swarm.id)}>
   <span class="row">
     <span class="name">${swarm.name}</span><${Chip} kind=${STATUS[getState(swarm)] ?? ""}>${getState(swarm)}<//>
     <span class="gap"></span><span class="fact">${swarm.strategy}</span>
@@ -90,7 +90,7 @@ const Listed = ({ swarm }) => html`<li><a href=${linkToSwarm(swarm.id)}>
   </span>
 </a></li>`;
 
-const New = ({ create, busy, sessions, models }) => html`<form onSubmit=${create}>
+const NewSwarmForm = ({ create, busy, sessions, models }) => html`<form onSubmit=${create}>
   <div class="row fields">
     <${Field} label="Name"><input name="name" required autocomplete="off" /><//>
     <${Field} label="Strategy"><select name="strategy">

@@ -1,7 +1,7 @@
 // The view of a session: tree, conversation, branches, and the keys and buttons that act on them. Its dialogs are in
 // session_dialogs.js.
 import { go, linkToSession } from "./addresses.js";
-import { Ask } from "./dialogs.js";
+import { FormDialog } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
 import { Composer, Conversation, renameDraft } from "./conversation.js";
@@ -46,7 +46,7 @@ export class Workspace extends Component {
   componentDidMount() {
     const { session, dialogs } = this;
     this.session.open().then(() => this.followAddress());
-    this.endKeys = listenForKeys({
+    this.stopKeyListener = listenForKeys({
       t: () => this.show("tree", "#graph"),
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
@@ -66,7 +66,7 @@ export class Workspace extends Component {
   componentWillUnmount() {
     document.title = "sessiontree";
     this.session.close();
-    this.endKeys();
+    this.stopKeyListener();
     cancelAnimationFrame(this.frame);
   }
 
@@ -129,7 +129,7 @@ export class Workspace extends Component {
 
   promote = (branch) => this.ask(this.dialogs.promote(branch));
 
-  async try(work, message) {
+  async attempt(work, message) {
     try {
       await work();
       if (message) this.props.notify(message);
@@ -138,7 +138,7 @@ export class Workspace extends Component {
     }
   }
   undo() {
-    return this.try(async () => {
+    return this.attempt(async () => {
       const { undone } = await this.session.undo();
       this.props.notify(`Undid ${undone}`);
     });
@@ -171,7 +171,7 @@ export class Workspace extends Component {
       <${Notice} text=${session.error} kind="wrong" action=${reload} />
       <${Notice} text=${session.streamError && `No live updates: ${session.streamError}. This page polls for changes and cannot send prompts.`} />
       ${this.renderView(tab)}
-      ${dialog && html`<${Ask} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} notify=${this.props.notify} />`}
+      ${dialog && html`<${FormDialog} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} notify=${this.props.notify} />`}
     </main>`;
   }
 
@@ -199,7 +199,7 @@ export class Workspace extends Component {
     const faults = info.problems.filter(({ severity }) => severity === "fault");
     const notes = info.problems.filter(({ severity }) => severity !== "fault"); // such as an unanswered tool call
     const live = session.connection === "live";
-    const archive = () => this.try(() => session.archive(!info.archived), info.archived ? "Restored" : "Archived");
+    const archive = () => this.attempt(() => session.archive(!info.archived), info.archived ? "Restored" : "Archived");
     return html`<header class="head">
       <div class="title">
         <h1>${info.name || "Unnamed session"}</h1>
@@ -213,10 +213,10 @@ export class Workspace extends Component {
           ${live ? "live" : "connecting"}
         </span>
         ${this.canWrite && html`
-          <${Button} label="Rename" kind="desk" onClick=${() => this.ask(this.dialogs.rename())} />
+          <${Button} label="Rename" kind="wide-only" onClick=${() => this.ask(this.dialogs.rename())} />
           <${Button} label="Undo" keys="u" title="Undo the last move, switch or merge" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" kind="desk" title="Download the session" onClick=${() => this.setState({ dialog: this.dialogs.download() })} />
-        ${this.canWrite && html`<${Button} label=${info.archived ? "Restore" : "Archive"} kind="desk" onClick=${archive} />`}
+        <${Button} label="Export" kind="wide-only" title="Download the session" onClick=${() => this.setState({ dialog: this.dialogs.download() })} />
+        ${this.canWrite && html`<${Button} label=${info.archived ? "Restore" : "Archive"} kind="wide-only" onClick=${archive} />`}
       </div>
       ${faults.length > 0 && html`<${Problems} kind="notice" problems=${faults}>
         This session is damaged: ${pluralize(faults.length, "problem")}
@@ -225,7 +225,7 @@ export class Workspace extends Component {
     </header>`;
   }
 
-  // The tree, or the branches in its place
+  // The tree or the list of branches
 
   renderTree(tab) {
     const { session } = this;
@@ -233,7 +233,7 @@ export class Workspace extends Component {
       <div class="tools row">
         ${tab === "branches" ? html`<${Button} kind="small" label="‹ Tree" onClick=${() => this.show("tree")} />` : this.renderFilter()}
         <span class="gap"></span>
-        ${tab !== "branches" && html`<${Button} kind="small desk" label="Branches" onClick=${() => this.show("branches")} />`}
+        ${tab !== "branches" && html`<${Button} kind="small wide-only" label="Branches" onClick=${() => this.show("branches")} />`}
         ${this.canWrite && html`
           <${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
           <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.dialogs.branch(session.end))} />`}
@@ -287,11 +287,11 @@ export class Workspace extends Component {
   renderBranchActions({ name, archived }) {
     const { session } = this;
     return html`
-      <${Button} kind="small" label="Switch" onClick=${() => this.try(() => session.switchTo(name), `Switched to ${name}`)} />
+      <${Button} kind="small" label="Switch" onClick=${() => this.attempt(() => session.switchTo(name), `Switched to ${name}`)} />
       <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(name)} />
       <${Button} kind="small" label="Promote" onClick=${() => this.promote(name)} />
       <${Button} kind="small" label=${archived ? "Restore" : "Archive"}
-        onClick=${() => this.try(() => session.changeBranch(name, { archived: !archived }))} />`;
+        onClick=${() => this.attempt(() => session.changeBranch(name, { archived: !archived }))} />`;
   }
 
   // The conversation
@@ -322,7 +322,7 @@ export class Workspace extends Component {
       </select>
       <span class="gap"></span>
       ${isElsewhere && this.canWrite && other && html`
-        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.try(() => session.switchTo(other), `Switched to ${other}`)} />`}
+        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.attempt(() => session.switchTo(other), `Switched to ${other}`)} />`}
       ${this.canWrite && session.chosen && session.chosen !== session.leaf && html`
         <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.navigate(session.chosen))} />`}
       ${isElsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.showBranch(session.current)} />`}
