@@ -14,7 +14,10 @@ from sessiontree.core.entry_text import (
     fold,
     format_call_head,
     format_content,
+    format_model,
     format_readable_text,
+    get_body_text,
+    get_result_diff,
     get_speaker,
 )
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
@@ -126,7 +129,7 @@ def test_edited_content_is_not_visible_but_its_replacement_is() -> None:
             assistant([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}]),
             "(thinking) hm\n\nso",
         ),
-        (assistant([tool_call("c", "read", {"path": "é.py"})]), '→ read {"path": "é.py"}'),
+        (assistant([tool_call("c", "read", {"path": "é.py"})]), '→ read({"path": "é.py"})'),
         (assistant("", stop_reason="error", error="too long"), "error: too long"),
         (tool_result("c", "read", "what it said"), "what it said"),
         (user([{"type": "image", "data": "…"}]), "[image: ?, 0 bytes]"),
@@ -139,6 +142,37 @@ def test_edited_content_is_not_visible_but_its_replacement_is() -> None:
 )
 def test_a_reader_sees_all_parts_of_an_entry(body, words):
     assert format_readable_text(entry("a", None, body)) == words
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (user("two\nlines"), "two\nlines"),
+        (say("bashExecution", command="ls", output="a.py\n"), "$ ls\na.py\n"),
+        (say("bashExecution", command="true", output=""), "$ true"),
+        (say("hookMessage", summary="short", text="long"), "short"),
+        (say("fileMention", text="see"), "see"),
+        (say("system", []), ""),
+        (CustomMessage(custom_type="note", content="see"), "see"),
+        (BranchSummary(summary="left", abandoned_leaf="root"), "left"),
+        (ModelChange(provider="p", model="m"), None),
+    ],
+)
+def test_the_text_of_an_entry_is_its_content_summary_or_command(body, text):
+    assert get_body_text(entry("a", None, body).decode()) == text
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "name"),
+    [("p", "m", "p/m"), (None, "m", "m"), ("unknown", "unknown", ""), (None, None, "")],
+)
+def test_a_model_is_named_with_its_provider_if_it_is_known(provider, model, name):
+    assert format_model({"role": "assistant", "provider": provider, "model": model}) == name
+
+
+@pytest.mark.parametrize(("details", "diff"), [({"diff": "+a"}, "+a"), ({"diff": 7}, ""), ({}, ""), (None, "")])
+def test_a_tool_result_may_report_a_diff(details, diff):
+    assert get_result_diff({"role": "toolResult", "details": details}) == diff
 
 
 def test_a_reader_sees_the_json_of_an_entry_without_text():

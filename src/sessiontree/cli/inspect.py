@@ -37,7 +37,13 @@ from sessiontree.cli.output import (
 )
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, read_raws
-from sessiontree.core.entry_text import EXECUTIONS, CallLookup, describe_execution, format_entry, format_entry_row
+from sessiontree.core.entry_text import (
+    CallLookup,
+    format_call_with_arguments,
+    format_entry,
+    format_entry_row,
+    get_message_text,
+)
 from sessiontree.core.messages import (
     coerce_string,
     estimate_tokens,
@@ -276,13 +282,7 @@ def _format_body(entry: Entry) -> str:
 
 def format_message(message: JsonObject) -> str:
     """Return the full text of a message, with its tool calls."""
-    import json
-
-    parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
-    if get_role(message) in EXECUTIONS:
-        command, output, *_ = describe_execution(message)
-        parts = [f"$ {command}", output]
-    parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in get_tool_calls(message)]
+    parts = [get_message_text(message), *map(format_call_with_arguments, get_tool_calls(message))]
     if message.get("errorMessage"):
         parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
     return "\n".join(part for part in parts if part)

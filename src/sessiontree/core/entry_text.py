@@ -219,6 +219,51 @@ EXECUTIONS = ("bashExecution", "pythonExecution")
 """Roles of messages of commands that the user ran."""
 
 
+def get_message_text(message: JsonObject) -> str:
+    """Return the text of a message without thinking and tool calls. A command has its output below it."""
+    if get_role(message) in EXECUTIONS:
+        ran = describe_execution(message)
+        return "\n".join(filter(None, (f"$ {ran.command}", ran.output)))
+    return next(filter(None, (extract_text(message.get("content")), *_get_other_texts(message))), "")
+
+
+def _get_other_texts(message: JsonObject) -> tuple[str, ...]:
+    """Return the fields in which messages of other programs have their text instead of the content."""
+    return coerce_string(message.get("summary")), coerce_string(message.get("text"))
+
+
+def get_body_text(body: Body) -> str | None:
+    """Return the text of an entry; `None` if its type has no text for readers."""
+    match body:
+        case Message(message):
+            return get_message_text(message)
+        case CustomMessage(content=content):
+            return extract_text(content)
+        case BranchSummary(summary=summary) | Compaction(summary=summary):
+            return summary
+        case _:
+            return None
+
+
+def get_result_diff(message: JsonObject) -> str:
+    """Return the diff that a tool result reports; empty if there is none."""
+    details = message.get("details")
+    return coerce_string(details.get("diff")) if is_object(details) else ""
+
+
+def format_model(message: JsonObject) -> str:
+    """Return the provider and model that wrote a message; empty if they are not known."""
+    name = "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model")))))
+    return "" if name == "unknown/unknown" else name
+
+
+def format_call_with_arguments(call: ToolCall) -> str:
+    """Return a tool call with all its arguments."""
+    import json
+
+    return f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
+
+
 def format_content(content: object) -> str:
     """Return the text of a message, with a placeholder for every image."""
     images = [format_image(block) for block in iter_blocks(content) if block.get("type") == "image"]
@@ -235,8 +280,7 @@ def format_readable_text(entry: Entry) -> str:
     """Return all text of an entry for a reader, with thinking, tool calls and errors; the JSON if it has no text."""
     match entry.decode():
         case Message(message) if get_role(message) in EXECUTIONS:
-            ran = describe_execution(message)
-            return f"$ {ran.command}\n{ran.output}".rstrip()
+            return get_message_text(message).rstrip()
         case Message(message) if get_role(message) in ("user", "assistant", "toolResult"):
             return "\n\n".join(filter(None, _iter_readable_parts(message)))
         case Compaction(summary=summary) | BranchSummary(summary=summary):
@@ -248,8 +292,6 @@ def format_readable_text(entry: Entry) -> str:
 
 
 def _iter_readable_parts(message: JsonObject) -> Iterator[str]:
-    import json
-
     for block in iter_blocks(message.get("content")):
         match block.get("type"):
             case "text":
@@ -257,7 +299,7 @@ def _iter_readable_parts(message: JsonObject) -> Iterator[str]:
             case "thinking":
                 yield f"(thinking) {coerce_string(block.get('thinking'))}"
             case "toolCall":
-                yield f"→ {coerce_string(block.get('name'))} {json.dumps(block.get('arguments'), ensure_ascii=False)}"
+                yield format_call_with_arguments(ToolCall.wrap(block))
             case "image":
                 yield format_image(block)
             case kind:

@@ -27,7 +27,14 @@ from sessiontree.core.entries import (
     Usage,
     shorten_to_line,
 )
-from sessiontree.core.entry_text import describe_execution, describe_stop, describe_summary, find_call_subject
+from sessiontree.core.entry_text import (
+    describe_execution,
+    describe_stop,
+    describe_summary,
+    find_call_subject,
+    format_model,
+    get_result_diff,
+)
 from sessiontree.core.messages import (
     ToolCall,
     coerce_string,
@@ -228,7 +235,7 @@ def build_message_view(message: JsonObject, call: ToolCall | None = None) -> Ent
 def _build_assistant(message: JsonObject) -> EntryView:
     failed = is_failed_turn(message)
     facts = [
-        "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model"))))),
+        format_model(message),
         *_format_usage(message.get("usage")),
         describe_stop(message),
     ]
@@ -236,7 +243,7 @@ def _build_assistant(message: JsonObject) -> EntryView:
     error = coerce_string(message.get("errorMessage"))
     if error:
         parts.append(ViewPart(kind="error", text=make_visible(error)))
-    known = tuple(make_visible(fact) for fact in facts if fact and fact != "unknown/unknown")
+    known = tuple(make_visible(fact) for fact in facts if fact)
     return EntryView(kind="assistant", title="Assistant", facts=known, parts=tuple(parts), failed=failed)
 
 
@@ -246,9 +253,8 @@ def _build_tool_result(message: JsonObject, call: ToolCall | None) -> EntryView:
     failed = message.get("isError") is True
     parts: list[ViewPart] = []
     details = message.get("details")
-    diff = ""
-    if is_object(details) and isinstance(details.get("diff"), str):
-        diff = details["diff"]
+    diff = get_result_diff(message)
+    if diff and is_object(details):
         details = {key: value for key, value in details.items() if key != "diff"} or None
     for part in _build_content(message.get("content")):
         parts.append(ViewPart(kind="error" if failed else "output", text=part.text) if part.kind == "prose" else part)
@@ -289,9 +295,7 @@ def _build_content(content: Any) -> Iterator[ViewPart]:
                 if words or hidden:
                     yield ViewPart(kind="thinking", text=make_visible(words) or hidden)
             case "toolCall":
-                yield _build_call(
-                    ToolCall(coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments"))
-                )
+                yield _build_call(ToolCall.wrap(block))
             case "image":
                 yield ViewPart(kind="image", picture=read_picture(block))
             case _:

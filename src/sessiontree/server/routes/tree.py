@@ -17,14 +17,12 @@ from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import (
     Body,
     BranchPoint,
-    BranchSummary,
-    Compaction,
     CustomMessage,
     Entry,
     JsonObject,
     Message,
 )
-from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, EXECUTIONS, describe_execution
+from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, describe_execution, get_body_text
 from sessiontree.core.messages import (
     assistant,
     coerce_string,
@@ -357,7 +355,7 @@ def _iter_tool_results(entries: Iterable[Entry]) -> Iterator[Body]:
 def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[str, JsonObject]) -> UnrenderedPathRow:
     """Build the row of an entry. `answers` contains the results of tool calls by call id."""
     message = body.message if isinstance(body, Message) else {}
-    text_content = _get_text(body)
+    text_content = get_body_text(body)
     costs = [found for usage in list_usages(body) if (found := sum_usage(usage)) is not None]
     uses = [_build_tool_use(call.name, call.arguments, answers.get(call.id)) for call in get_tool_calls(message)]
     model = get_model(message)
@@ -401,22 +399,6 @@ def _get_content(body: Body) -> Any:
 def _has_failed(message: JsonObject) -> bool:
     """Return whether a tool or a command reported an error."""
     return message.get("isError") is True or describe_execution(message).has_failed
-
-
-def _get_text(body: Body) -> str | None:
-    """Return the full text of an entry, or `None` if it has no text for readers."""
-    match body:
-        case Message(message):
-            if get_role(message) in EXECUTIONS:
-                command, output, *_ = describe_execution(message)
-                return f"$ {command}\n{output}"
-            return extract_text(message.get("content")) or coerce_string(message.get("summary"))
-        case CustomMessage(content=content):
-            return extract_text(content)
-        case BranchSummary(summary=summary) | Compaction(summary=summary):
-            return summary
-        case _:
-            return None
 
 
 def _build_tool_use(name: str, arguments: Any, answer: JsonObject | None) -> schemas.ToolUse:

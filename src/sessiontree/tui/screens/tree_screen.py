@@ -22,8 +22,8 @@ from sessiontree.branch_comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import EntryId, Message
-from sessiontree.core.entry_text import CallLookup, format_entry_row, format_readable_text, get_speaker
-from sessiontree.core.messages import get_model, list_usages, sum_usage
+from sessiontree.core.entry_text import CallLookup, format_entry_row, format_model, format_readable_text, get_speaker
+from sessiontree.core.messages import list_usages, sum_usage
 from sessiontree.core.number_text import format_tokens, list_usage, pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
@@ -386,7 +386,6 @@ def render_entry(session: Session, id: EntryId) -> Text:
     entry = session.tree[id]
     label = session.tree.label(id)
     body = entry.decode()
-    model = get_model(body.message) if isinstance(body, Message) else None
     sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
     facts = [
         format_id(id),
@@ -394,7 +393,7 @@ def render_entry(session: Session, id: EntryId) -> Text:
         format_local_time(entry.timestamp, seconds=True),
         f"[{label}]" if label else "",
         f"on {entry.branch}" if isinstance(entry.branch, str) else "",
-        "/".join(model) if model and model[1] != "unknown" else "",
+        format_model(body.message) if isinstance(body, Message) else "",
         *list_usage(sum(item.tokens for item in sums), sum(item.cost for item in sums)),
     ]
     words = format_readable_text(entry)

@@ -30,6 +30,8 @@ from sessiontree.core.entry_text import (
     format_content,
     format_entry,
     format_image,
+    get_message_text,
+    get_result_diff,
 )
 from sessiontree.core.messages import (
     ToolCall,
@@ -150,11 +152,7 @@ class BlockBuilder:
             case "system" | "developer":
                 pass
             case other:
-                text = (
-                    format_content(message.get("content"))
-                    or coerce_string(message.get("summary"))
-                    or coerce_string(message.get("text"))
-                )
+                text = format_content(message.get("content")) or get_message_text(message)
                 if text:
                     yield TranscriptBlock("custom", head=other or "message", text=text)
 
@@ -167,10 +165,7 @@ class BlockBuilder:
                 case "thinking" if coerce_string(block.get("thinking")).strip():
                     yield TranscriptBlock("thought", text=coerce_string(block.get("thinking")))
                 case "toolCall":
-                    call = ToolCall(
-                        coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments")
-                    )
-                    yield self.build_call(call, "failed" if failed else "live")
+                    yield self.build_call(ToolCall.wrap(block), "failed" if failed else "live")
                 case "image":
                     yield TranscriptBlock("note", text=format_image(block))
                 case _:
@@ -198,8 +193,7 @@ class BlockBuilder:
         if block is None:
             block = TranscriptBlock("tool", head=coerce_string(message.get("toolName")) or "tool result")
             yield block
-        details = message.get("details")
-        diff = coerce_string(details.get("diff")) if is_object(details) else ""
+        diff = get_result_diff(message)
         failed = message.get("isError") is True
         output = format_content(message.get("content"))
         if block.file_content and not diff:
