@@ -45,11 +45,11 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "one message instead of a list": (
         lambda s: s.head.extend(st.user("x")),
-        'extend needs a list such as [st.user("hi")], not Message; append writes one entry',
+        'extend needs a list such as [st.user("hi")], not Message; use append for one entry',
     ),
     "one item instead of a list": (
         lambda s: s.extend(st.Item(st.user("x"))),
-        'extend needs a list such as [st.user("hi")], not Item; append writes one entry',
+        'extend needs a list such as [st.user("hi")], not Item; use append for one entry',
     ),
     "a label without a text": (
         lambda s: s.label("x"),
@@ -97,7 +97,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "a switch to a label": (
         switch_to_label,
-        "'start' is a label, not a branch; navigate goes to a label",
+        "'start' is a label, not a branch; use navigate to go to a label",
     ),
     "a number as a place": (
         lambda s: s.context(3),

@@ -301,7 +301,7 @@ def test_a_user_who_can_read_the_home_is_not_a_sandbox(project: Path, server: Pa
 def test_the_home_cannot_be_a_project(server: Path) -> None:
     (server / "sessions").mkdir()
     for folder in (server, server / "sessions"):
-        with pytest.raises(SandboxUnavailable, match="where sessiontree keeps its own files"):
+        with pytest.raises(SandboxUnavailable, match="belongs to sessiontree"):
             confine(str(folder), limited=True)
 
 

@@ -128,7 +128,7 @@ def test_the_form_of_another_program_is_converted_if_its_meaning_is_certain(give
         ({"role": "model", "parts": []}, "st.from_gemini"),
         ({"role": "user", "content": 3}, "not int"),
         ({"role": "user", "content": [3]}, "a int is not a content block"),
-        ({"role": "user", "content": [{"type": "video"}]}, 'type "video"; the content of a user message'),
+        ({"role": "user", "content": [{"type": "video"}]}, 'type "video" are not sent to models; the content of a user message'),
         ({"role": "user", "content": [{"type": "text"}]}, "lacks its text"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/a.png"}}]},
@@ -272,9 +272,9 @@ def test_a_stored_message_that_no_model_is_sent_opens_and_is_reported(tmp_path: 
     )
 
     assert [(problem.kind, problem.message) for problem in session.problems] == [
-        ("unsent", "no model is sent blocks of type image_url"),
-        ("unsent", 'no model is sent a message with the role "tool"'),
-        ("unsent", 'no model is sent "tool_calls" beside the content'),
+        ("unsent", "blocks of type image_url are not sent to models"),
+        ("unsent", 'messages with the role "tool" are not sent to models'),
+        ("unsent", '"tool_calls" outside the content is not sent to models'),
     ]
     first = session.head.explain().entries[0]
     assert (first.reaches_model, first.omitted, first.reason) == (True, ("image_url",), "as it is, without image_url")

@@ -417,7 +417,7 @@ def test_a_rebase_without_entries_to_copy_is_refused():
         with pytest.raises(InvalidOperation, match=r"the branch already continues from \w+"):
             plan_rebase(tree, "c", onto)
     with pytest.raises(
-        InvalidOperation, match="nothing to rebase: the path to c already has every entry of the branch"
+        InvalidOperation, match="nothing to rebase: the path to entry 'c' already has every entry of the branch"
     ):
         plan_rebase(tree, "a", "c")
 

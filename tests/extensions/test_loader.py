@@ -138,7 +138,7 @@ async def test_reload_removes_old_registrations_and_loads_new_ones(load: Load, u
     assert await run(loaded.controller, "/fresh") == ""
     with pytest.raises(NotFound):
         await run(loaded.controller, "/old")
-    with pytest.raises(Exception, match="extension count: the extension is unloaded"):
+    with pytest.raises(Exception, match="extension count: the extension was unloaded"):
         old.append_entry("count", 3)
 
 

@@ -108,7 +108,7 @@ def confine(folder: str, *, limited: bool, user: str | None = None) -> Confineme
     if not os.path.isdir(real):
         raise SandboxUnavailable(f"folder {folder} not found")
     if any(is_below(real, path) for path in _list_protected_paths()):
-        raise SandboxUnavailable(f"{folder} is where sessiontree keeps its own files")
+        raise SandboxUnavailable(f"{folder} belongs to sessiontree; choose another folder")
     found = find_sandbox(user)
     return Confinement(folder=real, is_limited=limited, hidden=find_secret_paths(), user=found)
 

@@ -54,7 +54,7 @@ project_option = click.option(
     metavar="FOLDER",
     multiple=True,
     type=click.Path(exists=True, file_okay=False),
-    help="Run agents of sessions in this folder there, all others in the current folder; repeatable.",
+    help="Project folder; agents of its sessions run there. Other agents run in the current folder. Repeatable.",
 )
 
 model_option = click.option(
@@ -246,12 +246,12 @@ def permission_options(function: F) -> F:
         "--allow",
         metavar="TOOL[:PATTERN]",
         multiple=True,
-        help="Let agents use this tool, only for commands or paths that match PATTERN if given; repeatable.",
+        help="Tool that agents may use. With PATTERN, only for commands or paths that match it; repeatable.",
     )
     mode = click.option(
         "--permission-mode",
         type=click.Choice(CHOICES["mode"]),
-        help="What agents may do if no rule matches. Default: read files; other calls are asked about or denied.",
+        help="What agents may do if no rule matches. Default: read files; ask about other calls, or deny them.",
     )
     return mode(allow(function))
 

@@ -118,7 +118,7 @@ def append(
     if sum(value is not None for value in (role, message, entry)) != 1:
         raise click.UsageError("exactly one of --role, --message and --entry is required")
     if (role is None) != (text is None):
-        raise click.UsageError("TEXT and --role require each other")
+        raise click.UsageError("TEXT needs --role, and --role needs TEXT")
     for option, value in options.items():
         if value is not None and option not in ROLE_OPTIONS.get(role or "", ()):
             role_name = next(name for name, allowed in ROLE_OPTIONS.items() if option in allowed)
@@ -374,7 +374,7 @@ def _print_value(key: str, value: str | None, *, as_json: bool) -> None:
 def fork(
     session: str, at: str, whole: bool, name: str | None, file: str | None, folder: str | None, as_json: bool
 ) -> None:
-    """Create a session from a path of another. The source does not change."""
+    """Copy a path of a session to a new session. The source does not change."""
     _check_target(file, folder)
     source = open_session(session, read_only=True)
     with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as forked:

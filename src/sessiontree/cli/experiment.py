@@ -92,8 +92,8 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 @click.option("--arm-model", "arm_models", metavar="NAME=MODEL", multiple=True, help="Model of an arm.")
 @click.option("--arm-thinking", "arm_levels", metavar="NAME=LEVEL", multiple=True, help="Thinking level of an arm.")
 @click.option("--arm-system", "arm_systems", metavar="NAME=TEXT", multiple=True, help="System prompt of an arm.")
-@click.option("--prompt", metavar="TEXT", help="Prompt of arms without one.")
-@click.option("--model", metavar="NAME", help="Model of arms without one.")
+@click.option("--prompt", metavar="TEXT", help="Default prompt of the arms.")
+@click.option("--model", metavar="NAME", help="Default model of the arms.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Number of runs per arm.")
 @click.option(
     "--score",

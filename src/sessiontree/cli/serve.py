@@ -294,7 +294,7 @@ def _encode_token(one: Token) -> JsonObject:
 @token.command(epilog="\b\nExample:\n  sessiontree token ls --json")
 @json_option
 def ls(as_json: bool) -> None:
-    """List tokens of programs, signed-in browsers and unused links, without their secrets."""
+    """List tokens, signed-in browsers and unused links. Secrets are not shown."""
     from sessiontree.server.auth import TokenStore
 
     tokens = TokenStore()

@@ -235,7 +235,7 @@ def _drop_if_unused(session: Session) -> None:
 @click.option(
     "--file",
     type=click.Path(dir_okay=False),
-    help="Swarm file for its extensions; its tools, system prompt and thinking level override the saved ones.",
+    help="Swarm file to load extensions from. Its tools, system prompt and thinking level replace the saved ones.",
 )
 @budget_override_options
 @durable_options
@@ -315,7 +315,9 @@ def resume(
 @click.option("--reason", metavar="TEXT", help="Reason to record.")
 @json_option
 def stop(name: str, session: str | None, reason: str | None, as_json: bool) -> None:
-    """Cancel a swarm and abort its agents, in whichever process they run. Finished work stays."""
+    """Cancel a swarm and abort its agents. Finished work stays.
+
+    The agents may run in another process."""
     _control_swarm(name, session, lambda swarm: swarm.cancel(reason), as_json=as_json)
 
 

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 database_option = click.option(
     "--database",
     metavar="ADDRESS",
-    help="Job queue: a PostgreSQL address or a SQLite file. Default: SESSIONTREE_STORE, else a file in the home.",
+    help="Job queue: a PostgreSQL address or a SQLite file. Default: SESSIONTREE_STORE, "
+    "else a file in sessiontree's home folder.",
 )
 
 
@@ -123,7 +124,7 @@ def worker(
 ) -> int:
     """Run agents of swarms that were started with --durable, until interrupted.
 
-    Models, tools, extensions and permissions are those of this machine. Ctrl-C finishes the calls in progress and
+    Agents use the models, tools, extensions and permissions of this machine. Ctrl-C finishes the calls in progress and
     leaves the rest to other workers; a second Ctrl-C stops at once. The exit code is 75 if the worker was unreachable
     for longer than its lease.
     """

@@ -111,7 +111,7 @@ class SessionManager:
     def _change_session(self, session: Session) -> None:
         if self._controller is not None:
             session.close()
-            raise InvalidOperation("an agent works on this session; change to another one with AgentSession.branch")
+            raise InvalidOperation("an agent is using this session; use AgentSession.branch to change the session")
         self._session.close()
         self._session = session
 
@@ -218,7 +218,7 @@ class SessionManager:
         Use `reset_leaf` for the place before the first entry.
         """
         if branch_from_id is None:  # pyright: ignore[reportUnnecessaryComparison] - callers may not check types
-            raise InvalidOperation("branch needs the id of an entry; reset_leaf goes before the first one")
+            raise InvalidOperation("branch needs the id of an entry; use reset_leaf to go before the first entry")
         self.session.move(self.session.tree[branch_from_id], branch=self._current.name)
         return branch_from_id
 

@@ -100,7 +100,7 @@ def check_content(content: object, role: str = "user") -> object:
 
 
 def find_unsent_blocks(message: dict[str, Any]) -> list[str]:
-    """Return the types of the blocks that no model is sent, in order."""
+    """Return the types of the blocks that are not sent to models, in order."""
     role, content = message.get("role"), message.get("content")
     accepted = ACCEPTED_BLOCKS.get(role) if isinstance(role, str) else None
     if accepted is None or not is_list(content):
@@ -109,14 +109,14 @@ def find_unsent_blocks(message: dict[str, Any]) -> list[str]:
 
 
 def describe_unsent(message: dict[str, Any]) -> str | None:
-    """Return what no model is sent of a stored message, as one sentence; `None` if all of it can be sent."""
+    """Return which part of a stored message is not sent to models, as one sentence; `None` if all of it can be sent."""
     role = message.get("role")
     if not isinstance(role, str) or (role not in ACCEPTED_BLOCKS and role not in RECORDED_ROLES):
-        return f"no model is sent a message with the role {_show(role)}"
+        return f"messages with the role {_show(role)} are not sent to models"
     if role == "assistant" and message.get("tool_calls"):
-        return 'no model is sent "tool_calls" beside the content'
+        return '"tool_calls" outside the content is not sent to models'
     blocks = [name for name in find_unsent_blocks(message) if role != "assistant" or name != "image"]
-    return f"no model is sent blocks of type {format_names(blocks)}" if blocks else None
+    return f"blocks of type {format_names(blocks)} are not sent to models" if blocks else None
 
 
 def _is_sent(block: object, accepted: frozenset[str], role: object) -> bool:
@@ -258,9 +258,9 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
         block = {"type": "toolCall", "id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
         kind = "toolCall"
     elif kind == "tool_result":
-        _refuse("a tool result is a message of its own: st.tool_result(call, name, …), or st.from_anthropic([…])", role)
+        _refuse("a tool result must be a separate message; use st.tool_result(…) or st.from_anthropic([…])", role)
     if kind not in accepted:
-        _refuse(f"a model is never sent a block of type {_show(kind)}", role)
+        _refuse(f"blocks of type {_show(kind)} are not sent to models", role)
     if not _is_whole(block):
         _refuse(f"a block of type {_show(kind)} lacks its {_list_fields(str(kind))}", role)
     return block

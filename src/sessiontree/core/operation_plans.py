@@ -332,7 +332,7 @@ def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple
         entry for entry in tree.find_abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
     )
     if not entries:
-        raise InvalidOperation(f"nothing to rebase: the path to {onto} already has every entry of the branch")
+        raise InvalidOperation(f"nothing to rebase: the path to entry {onto!r} already has every entry of the branch")
     rebase_bodies(tree, entries, onto, {entry.id: entry.id for entry in entries})
     return entries
 

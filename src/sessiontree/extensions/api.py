@@ -72,7 +72,7 @@ class ExtensionApi:
     @property
     def _controller(self) -> SessionController:
         if self._closed:
-            raise ExtensionError(self.name, "the extension is unloaded")
+            raise ExtensionError(self.name, "the extension was unloaded")
         return self._session_controller
 
     # State

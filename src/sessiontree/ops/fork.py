@@ -59,5 +59,6 @@ async def fork_session(
 def _find_fork_point(session: Session, entry: str | None) -> tuple[str | None, str]:
     body = None if entry is None else session.tree[entry].body
     if entry is None or not isinstance(body, Message) or get_role(body.message) != "user":
-        raise InvalidOperation(f"cannot fork before {entry or 'root'}: it is not a user message")
+        place = "root" if entry is None else f"entry {entry!r}"
+        raise InvalidOperation(f"cannot fork before {place}: it is not a user message")
     return session.tree.skip_annotations(session.tree.parent(entry)), extract_text(body.message.get("content"))

@@ -215,7 +215,7 @@ class BranchOperations(SessionWriter):
             place = f"{BRANCH_PREFIX}{place.name}"
         name = find_branch(place, self.tree, self.heads) if isinstance(place, str) else None
         if name is None and isinstance(place, str) and is_label(place, self.tree):
-            raise InvalidOperation(f"{place!r} is a label, not a branch; navigate goes to a label")
+            raise InvalidOperation(f"{place!r} is a label, not a branch; use navigate to go to a label")
         if name is None:
             target = self.tree.skip_annotations(self.resolve_place(place))
             at_target = [branch for branch, head in self.heads.heads.items() if head == target]
@@ -270,7 +270,7 @@ class BranchOperations(SessionWriter):
         """
         items = list(bodies)
         if any(isinstance(item, Item) and item.is_placed for item in items):
-            raise InvalidOperation("move writes a chain; an item with its own parent, time or branch needs extend")
+            raise InvalidOperation("move cannot write items with their own parent, time or branch; use extend")
         with self._mutex:
             state = self._prepare_write()
             previous = self.heads.current

@@ -337,7 +337,7 @@ def check_bodies(bodies: Iterable[Body | Item]) -> list[Body | Item]:
     kind: type[object] = type(bodies)  # taken here: the checks below narrow the type
     if isinstance(bodies, str | Mapping | Item) or not isinstance(bodies, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
         raise InvalidOperation(
-            f'extend needs a list such as [st.user("hi")], not {kind.__name__}; append writes one entry'
+            f'extend needs a list such as [st.user("hi")], not {kind.__name__}; use append for one entry'
         )
     return list(bodies)
 

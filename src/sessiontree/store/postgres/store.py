@@ -143,7 +143,7 @@ class PostgresStore(Store):
         if end == page.end and stop > page.end:
             data, end = data + whole, end + len(whole)
         if page.end + len(whole) < start or (before is not None and page.end + len(whole) < stop):
-            raise Conflict(self.location, "the session is shorter than it was")
+            raise Conflict(self.location, "another program removed lines of the session")
         self._cache.put(page.start, data)
         return LineChunk(data, Cursor((known.key, end)), b"" if limit is not None or before is not None else unfinished)
 
@@ -154,7 +154,7 @@ class PostgresStore(Store):
         page = self._read_page(self._get_row(None), start, start + max(size, FETCH_SIZE))
         data = page.data + (_split_tail(page.tail)[0] if page.start + len(page.data) == page.end else b"")
         if page.start > start or page.start + len(data) < start + size:
-            raise Conflict(self.location, "lines that were read are gone")
+            raise Conflict(self.location, "lines that were already read are missing")
         self._cache.put(page.start, data)
         return data[start - page.start : start - page.start + size]
 
