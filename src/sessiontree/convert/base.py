@@ -146,7 +146,6 @@ class MessageWriter:
         self.messages = ConvertedMessages()
         self.entry: EntryId | None = None
         """The entry of the message that is being converted."""
-        self.system_texts: list[str] = []
 
     def read(self, context: Context) -> Iterator[JsonObject]:
         """Yield the messages of the request one by one, and list the messages that are not sent."""

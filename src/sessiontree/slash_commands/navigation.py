@@ -29,12 +29,10 @@ from sessiontree.slash_commands.registry import (
 )
 
 SUMMARY_CHOICE_QUESTION = "Summarize the branch you're leaving?"
-NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (
-    "No summary",
-    "Summarize",
-    "Summarize with a focus",
-    "Write the summary myself",
-)
+SUMMARIZE = "Summarize"
+SUMMARIZE_WITH_FOCUS = "Summarize with a focus"
+WRITE_SUMMARY = "Write the summary myself"
+SUMMARY_CHOICES = ("No summary", SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY)
 FOCUS_QUESTION = "Focus of the summary"
 SUMMARY_QUESTION = "Summary of the branch you're leaving"
 
