@@ -127,8 +127,11 @@ def test_the_form_of_another_program_is_converted_if_its_meaning_is_certain(give
         ({"role": "toolResult", "content": "hi"}, '"toolCallId"'),
         ({"role": "model", "parts": []}, "st.from_gemini"),
         ({"role": "user", "content": 3}, "not int"),
-        ({"role": "user", "content": [3]}, "a int is not a content block"),
-        ({"role": "user", "content": [{"type": "video"}]}, 'type "video" are not sent to models; the content of a user message'),
+        ({"role": "user", "content": [3]}, "a content block must be an object, not int"),
+        (
+            {"role": "user", "content": [{"type": "video"}]},
+            '"video" are not sent to models; the content of a user message',
+        ),
         ({"role": "user", "content": [{"type": "text"}]}, "lacks its text"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/a.png"}}]},

@@ -244,7 +244,7 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
     if isinstance(block, JsonView):
         block = block.raw
     if not is_object(block):
-        _refuse(f"a {_name_type(block)} is not a content block", role)
+        _refuse(f"a content block must be an object, not {_name_type(block)}", role)
     kind = block.get("type")
     if kind in ("input_text", "output_text") and not block.get("annotations"):
         kind, block = "text", {"type": "text", "text": block.get("text")}
