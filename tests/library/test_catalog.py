@@ -23,7 +23,7 @@ from sessiontree.library.session_files import SessionFile, get_sessions_folder
 from tests.builders import build_file, header
 
 
-def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
+def test_a_new_session_is_stored_in_the_home_in_a_folder_for_its_cwd(home: Path) -> None:
     session = st.create(name="auth", cwd="/some/project")
 
     assert session.file is not None
@@ -71,7 +71,7 @@ def test_a_configuration_without_a_folder_for_sessions_changes_nothing(home: Pat
     assert get_sessions_folder() == str(home / ".sessiontree" / "sessions")
 
 
-def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_elsewhere(home: Path) -> None:
+def test_an_invalid_configuration_is_an_error_only_where_it_is_needed(home: Path) -> None:
     session = st.create(cwd="/p")
     (home / ".sessiontree" / "config.toml").write_text("sessions = 7")
 
@@ -90,7 +90,7 @@ def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
     assert all(len(os.fsencode(name)) <= 255 for name in names)
 
 
-def test_a_folder_that_only_a_header_can_name_has_a_place_too() -> None:
+def test_a_cwd_with_a_lone_surrogate_has_a_folder_name() -> None:
     assert encode_folder_name("/half \ud83d") == "--half ?--"
 
 
@@ -222,7 +222,7 @@ def test_files_with_the_same_id_are_distinguished_by_path(name: str) -> None:
     assert st.open(copy).id == session.id
 
 
-def test_of_several_that_are_meant_copies_are_listed_by_their_paths_and_others_by_their_ids() -> None:
+def test_an_ambiguous_id_lists_copies_by_path_and_other_sessions_by_id() -> None:
     session, other = st.create(name="twin", cwd="/p"), st.create(name="twin", cwd="/p")
     assert session.file is not None
     copy = session.file.with_name("backup.jsonl")
@@ -255,19 +255,19 @@ def test_an_ambiguous_name_is_an_error_that_lists_the_candidates() -> None:
 
 
 @pytest.mark.parametrize("name", ["nope", "no/such.jsonl", "missing.jsonl", "@", "../x"])
-def test_an_unknown_session_is_an_error_and_nothing_is_made(name: str, home: Path) -> None:
+def test_an_unknown_session_is_an_error_and_nothing_is_created(name: str, home: Path) -> None:
     with pytest.raises(st.NotFound):
         st.open(name)
 
     assert not home.exists()
 
 
-def test_no_name_at_all_is_an_error() -> None:
+def test_an_empty_name_is_an_error() -> None:
     with pytest.raises(st.InvalidOperation):
         st.open("")
 
 
-def test_one_bad_file_spoils_no_search() -> None:
+def test_one_bad_file_does_not_break_a_search() -> None:
     session = st.create(name="good", cwd="/p")
     assert session.file is not None
     (session.file.parent / "x_bad.jsonl").write_bytes(b"\0garbage session_info")
@@ -310,7 +310,7 @@ def test_the_most_recent_session_is_found_despite_lines_before_its_header(monkey
     assert recent.id == st.open("@").id == session.id
 
 
-def test_a_session_can_be_made_in_a_folder_or_as_a_file(tmp_path: Path) -> None:
+def test_a_session_can_be_created_in_a_folder_or_as_a_file(tmp_path: Path) -> None:
     in_folder = st.create(dir=tmp_path / "mine")
     as_file = st.create(file=tmp_path / "one.jsonl")
 
@@ -409,7 +409,7 @@ def test_a_file_without_a_project_is_listed_in_its_folder() -> None:
     assert set(ids(cwd="/p")) == {"bad", session.id}
 
 
-def test_any_folder_can_be_listed_and_with_all_those_below_it(tmp_path: Path) -> None:
+def test_any_folder_can_be_listed_with_or_without_its_subfolders(tmp_path: Path) -> None:
     top, below = st.create(dir=tmp_path / "mine"), st.create(dir=tmp_path / "mine" / "more")
     st.create(dir=tmp_path / "mine" / "more" / "deep")
 
@@ -420,7 +420,7 @@ def test_any_folder_can_be_listed_and_with_all_those_below_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("source", "folder"), [("pi", ".pi/agent/sessions"), ("omp", ".omp/agent/sessions")])
-def test_sessions_of_other_programs_are_listed_and_searched_and_never_touched(
+def test_sessions_of_other_programs_are_listed_and_searched_and_never_changed(
     home: Path, source: str, folder: str
 ) -> None:
     theirs, others = st.create(dir=home / folder / "--p--", cwd="/p"), st.create(dir=home / folder / "-q", cwd="/q")
@@ -447,7 +447,7 @@ def test_the_environment_of_pi_sets_the_folder_of_its_sessions(tmp_path: Path, m
         st.sessions(source="emacs")
 
 
-def test_a_search_is_of_this_folder_or_of_all() -> None:
+def test_a_search_covers_this_folder_or_all_folders() -> None:
     here, there = st.create(cwd="/p"), st.create(cwd="/q")
     for session in (here, there):
         session.append(st.user("apple"))
@@ -459,7 +459,7 @@ def test_a_search_is_of_this_folder_or_of_all() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_folder_that_may_not_be_read_is_listed_as_bad(home: Path) -> None:
+def test_an_unreadable_folder_is_listed_as_damaged(home: Path) -> None:
     session = st.create(cwd="/p")
     assert session.file is not None
     session.file.parent.chmod(0)
@@ -661,7 +661,7 @@ def test_a_fork_works_without_its_source(source: st.Session) -> None:
         fork.undo()
 
 
-def test_copied_lines_keep_their_bytes_but_for_a_parent_that_changed(source: st.Session) -> None:
+def test_copied_lines_keep_their_bytes_except_a_changed_parent(source: st.Session) -> None:
     fork = source.fork(at="b")
 
     lines = set(source.read_lines())
@@ -682,7 +682,7 @@ def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> Non
     assert (elsewhere.head.leaf, elsewhere.name) == (source.resolve_place("here"), "copy")
 
 
-def test_a_fork_before_everything_is_empty(source: st.Session) -> None:
+def test_a_fork_at_root_is_empty(source: st.Session) -> None:
     fork = source.fork(at="root")
 
     assert (len(fork.tree), fork.head.leaf, fork.forked_from) == (0, None, None)
@@ -698,7 +698,7 @@ def test_a_session_in_memory_forks_into_memory() -> None:
     assert fork.head.context().messages == session.head.context().messages
 
 
-def test_a_whole_fork_is_where_it_was_asked_for_also_where_a_label_is_spelled_like_that_place(
+def test_a_whole_fork_has_the_requested_head_even_if_a_label_has_its_name(
     source: st.Session,
 ) -> None:
     *_, one, two = source.tree.path(source.head.leaf)

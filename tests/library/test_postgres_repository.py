@@ -51,7 +51,7 @@ def test_a_deleted_current_folder_is_reported_as_for_files(
     assert st.sessions(all=True) == []
 
 
-def test_a_path_is_a_file_also_where_sessions_live_in_a_database(store: str, tmp_path: Path) -> None:
+def test_a_path_means_a_file_even_if_sessions_are_in_a_database(store: str, tmp_path: Path) -> None:
     with st.create(file=tmp_path / "own.jsonl") as session:
         session.append(st.user("here"))
 
@@ -87,7 +87,7 @@ def test_a_name_takes_precedence_over_a_part_of_an_id(store: str) -> None:
     assert st.open(other.id).id == other.id
 
 
-def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
+def test_a_database_address_is_never_treated_as_a_session(store: str) -> None:
     session = st.create(name="auth")
 
     for act in (st.open, catalog.archive, catalog.delete, catalog.restore, catalog.purge):
@@ -177,7 +177,7 @@ def test_sessions_of_this_folder_are_listed_newest_first_and_others_on_request(s
     assert new.id in set(map(catalog.get_session_id, catalog.list_locations()))
 
 
-def test_lines_of_other_programs_and_damaged_ones_are_looked_into_once(store: str) -> None:
+def test_lines_of_other_programs_and_damaged_lines_are_examined_once(store: str) -> None:
     place = PostgresRepository(parse_address(store))
     header = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}'
     line = (
@@ -248,7 +248,7 @@ def test_a_search_returns_the_newest_hits_of_a_folder(store: str) -> None:
     assert st.open(hit.file).resolve_place(hit.entry) == hit.entry
 
 
-def test_entries_that_all_branches_have_left_are_found_on_no_branch(store: str) -> None:
+def test_abandoned_entries_are_found_on_no_branch(store: str) -> None:
     session = st.create()
     session.append(st.user("kept"))
     session.append(st.user("left behind"))
@@ -260,7 +260,7 @@ def test_entries_that_all_branches_have_left_are_found_on_no_branch(store: str) 
     assert st.search("instead")[0].in_context
 
 
-def test_texts_too_long_for_the_index_are_found_all_the_same(store: str) -> None:
+def test_texts_too_long_for_the_index_are_found(store: str) -> None:
     session = st.create()
     session.append(st.user("needle " + "hay " * 80_000))
 
@@ -268,7 +268,7 @@ def test_texts_too_long_for_the_index_are_found_all_the_same(store: str) -> None
     assert st.search("needles") == []
 
 
-def test_a_line_that_cannot_be_read_spoils_no_search(store: str) -> None:
+def test_an_unreadable_line_does_not_break_a_search(store: str) -> None:
     session = st.create(name="deep")
     deep, sound = session.append(st.user("needle here")), session.append(st.user("needle there"))
     nested = b'{"type":"message","id":"%s","message":%s' % (deep.id.encode(), b"[" * 300 + b"]" * 300 + b"}")
@@ -280,7 +280,7 @@ def test_a_line_that_cannot_be_read_spoils_no_search(store: str) -> None:
     assert [hit.entry for hit in st.search("needle")] == [sound.id]
 
 
-def test_archived_sessions_are_in_no_listing_but_in_searches(store: str) -> None:
+def test_archived_sessions_are_searched_but_not_listed(store: str) -> None:
     session = st.create(name="auth")
     session.append(st.user("word"))
 
@@ -312,7 +312,7 @@ def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> 
         catalog.purge("auth")
 
 
-def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives(store: str) -> None:
+def test_a_name_used_twice_in_the_trash_does_not_purge_the_existing_session(store: str) -> None:
     for _ in range(2):
         st.create(name="auth")
         catalog.delete("auth")
@@ -355,7 +355,7 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
     assert not st.open("old-one").needs_migration
 
 
-def test_lone_surrogates_in_one_session_leave_the_listing_of_the_others_alone(store: str, tmp_path: Path) -> None:
+def test_lone_surrogates_in_one_session_do_not_affect_the_listing_of_others(store: str, tmp_path: Path) -> None:
     with st.create("good") as good:
         good.append(st.user("hello"))
     (tmp_path / "hostile").mkdir()

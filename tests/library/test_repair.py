@@ -56,7 +56,7 @@ def test_a_session_whose_file_was_removed_is_repaired_to_another_file(tmp_path: 
     assert st.open(report.file).problems == []
 
 
-def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repaired_copy_of_a_session_in_memory_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     damaged = st.Session(
         held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
@@ -148,7 +148,7 @@ def test_entries_of_other_writers_are_in_the_copy(tmp_path: Path) -> None:
     assert st.open(report.file).heads.heads["side"] == late.id
 
 
-def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(database: str, tmp_path: Path) -> None:
+def test_a_session_in_a_database_is_repaired_once_until_it_changes(database: str, tmp_path: Path) -> None:
     line = '{"type":"message","id":"a","parentId":null,"timestamp":"","message":{"role":"user","content":"%s"}}\n'
     (tmp_path / "s.jsonl").write_text(
         '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n' + line % "one" + line % "two"
@@ -261,7 +261,7 @@ def test_other_faults_of_a_file_without_header_are_repaired_too(tmp_path: Path, 
     assert [message["content"] for message in sound.context().messages] == ["one", "two"]
 
 
-def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Path) -> None:
+def test_a_rescued_session_is_listed_in_the_folder_of_its_file(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for cwd in (".", "/p"):
         session = st.create(cwd=cwd)

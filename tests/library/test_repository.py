@@ -208,7 +208,7 @@ def test_sessions_are_copied_out_byte_for_byte(tmp_path: Path) -> None:
     assert st.open(target).context().messages == st.open("copied").context().messages
 
 
-def test_commands_work_on_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_on_every_repository(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     create("talk", "an apple")
     page = tmp_path / "page.html"
 

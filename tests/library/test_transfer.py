@@ -61,7 +61,7 @@ def test_files_go_to_a_database_and_back_byte_for_byte(database: str, files: Pat
         assert {copied.state for copied in verify(one, other)} == {"same"}
 
 
-def test_files_that_programs_really_wrote_are_copied_as_they_are(database: str, tmp_path: Path) -> None:
+def test_recorded_files_of_other_programs_are_copied_unchanged(database: str, tmp_path: Path) -> None:
     recorded = sorted(RECORDED.glob("*/*.jsonl"))[:12]
     assert recorded
     for path in recorded:
@@ -173,7 +173,7 @@ def test_a_copy_with_an_unfinished_line_resumes_when_the_source_continues(tmp_pa
     assert [copied.state for copied in verify(str(source), target)] == ["same"]
 
 
-def test_a_copy_whose_unfinished_line_is_another_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_copy_with_a_different_unfinished_line_is_not_changed(tmp_path: Path) -> None:
     source, target = tmp_path / "s.jsonl", tmp_path / "t.jsonl"
     target.write_bytes(HEADER % b"s" + b'{"cut')
     for end in (b"", b'{"cu', b'{"cut and more'):
@@ -204,7 +204,7 @@ def test_files_that_share_an_id_have_a_copy_each(tmp_path: Path) -> None:
     assert told == {"now.jsonl": "same", "before.jsonl": "extra"}
 
 
-def test_a_copy_is_known_by_its_id_where_its_file_has_another_name(tmp_path: Path) -> None:
+def test_a_copy_is_recognized_by_its_id_even_if_its_file_name_differs(tmp_path: Path) -> None:
     for side, name in (("a", "s"), ("b", "t")):
         (tmp_path / side).mkdir()
         (tmp_path / side / f"{name}.jsonl").write_bytes(HEADER % b"s")
@@ -214,7 +214,7 @@ def test_a_copy_is_known_by_its_id_where_its_file_has_another_name(tmp_path: Pat
     assert (copied.state, copied.target) == ("same", str(tmp_path / "b" / "t.jsonl"))
 
 
-def test_files_of_one_name_from_several_folders_do_not_become_one(tmp_path: Path) -> None:
+def test_files_with_the_same_name_from_several_folders_stay_separate(tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
     for folder, more in ((source, b""), (source / "under", lines_of(1)[0] + b"\n")):
         folder.mkdir()
@@ -230,7 +230,7 @@ def test_files_of_one_name_from_several_folders_do_not_become_one(tmp_path: Path
 
 @pytest.mark.parametrize("to_files", [False, True])
 @pytest.mark.parametrize("end", [b"", b'{"cut'], ids=["whole", "cut"])
-def test_two_copies_at_once_never_make_a_third_thing(
+def test_two_concurrent_copies_do_not_mix(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_files: bool, end: bytes
 ) -> None:
     monkeypatch.setattr("sessiontree.library.transfer.PART_SIZE", 200)
@@ -262,7 +262,7 @@ def copy_with_another(source: str, target: str, *, at: int | None = None) -> int
     return steps
 
 
-def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_path: Path) -> None:
+def test_a_target_with_other_content_is_not_changed(database: str, tmp_path: Path) -> None:
     for name, text in (("one", b"mine"), ("two", b"yours")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "s.jsonl").write_bytes(HEADER % b"s" + b'{"said":"%s"}\n' % text)
@@ -417,7 +417,7 @@ def told(side: str) -> dict[str | None, str]:
     return {summary.name: summary.modified for summary in st.sessions(dir=side)}
 
 
-def test_a_copy_was_written_to_when_its_source_was(database: str, tmp_path: Path) -> None:
+def test_a_copy_has_the_modification_time_of_its_source(database: str, tmp_path: Path) -> None:
     moments = aged(tmp_path / "files")
     list(copy(str(tmp_path / "files"), database))
 
@@ -468,7 +468,7 @@ def test_a_file_of_any_year_is_copied(database: str, tmp_path: Path, moment: int
     assert list(told(database)) == ["one"]
 
 
-def test_where_a_copy_cannot_be_dated_the_order_is_that_of_the_sources(server: Server, tmp_path: Path) -> None:
+def test_copies_without_their_own_time_keep_the_order_of_their_sources(server: Server, tmp_path: Path) -> None:
     aged(tmp_path / "files")
     url = server.new_database()
     st.sessions(dir=url)  # makes the tables
@@ -489,7 +489,7 @@ def test_where_a_copy_cannot_be_dated_the_order_is_that_of_the_sources(server: S
     assert list(told(url)) == ["b", "c", "a"]
 
 
-def test_several_sessions_do_not_become_one(database: str, files: Path, tmp_path: Path) -> None:
+def test_several_sessions_are_not_copied_to_one_file(database: str, files: Path, tmp_path: Path) -> None:
     for target in (f"{database}#one", str(tmp_path / "one.jsonl")):
         with pytest.raises(st.InvalidOperation):
             list(copy(str(files), target))

@@ -49,7 +49,7 @@ def listed(**options) -> list[str]:
     return [summary.id for summary in st.sessions(all=True, **options)]
 
 
-def test_an_archived_session_is_out_of_the_listing_and_stays_where_it_is(session: st.Session) -> None:
+def test_an_archived_session_is_not_listed_and_is_not_moved(session: st.Session) -> None:
     other = st.create(cwd="/p")
 
     catalog.archive("auth")
@@ -68,7 +68,7 @@ def test_an_archived_session_is_out_of_the_listing_and_stays_where_it_is(session
     assert (set(listed()), listed(archived=True)) == ({session.id, other.id}, [])
 
 
-def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: Path) -> None:
+def test_the_archived_state_does_not_depend_on_the_index(session: st.Session, home: Path) -> None:
     catalog.archive("auth")
     assert listed() == []
 
@@ -139,7 +139,7 @@ def test_acknowledged_entries_are_in_the_trash_and_the_next_append_is_refused(se
 
 
 @pytest.mark.usefixtures("disks")
-def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.Session, monkeypatch) -> None:
+def test_writers_wait_while_a_session_is_moved_or_removed(session: st.Session, monkeypatch) -> None:
     file, turns = file_of(session), []
 
     def watched(call: str) -> None:
@@ -166,7 +166,7 @@ def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.
 
 
 @pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
-def test_lines_of_a_program_without_lock_are_not_lost_by_a_delete(session: st.Session, monkeypatch, act) -> None:
+def test_lines_of_a_program_that_does_not_lock_survive_a_delete(session: st.Session, monkeypatch, act) -> None:
     file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
     before, rename = sorted(file.parent.iterdir()), os.rename
     data = file.read_bytes()
@@ -187,7 +187,7 @@ def test_lines_of_a_program_without_lock_are_not_lost_by_a_delete(session: st.Se
     assert Path(act("auth")).read_bytes() == data + b'{"n":1}\n'
 
 
-def test_a_file_that_another_program_replaced_stays(session: st.Session, monkeypatch, home: Path) -> None:
+def test_a_file_that_another_program_replaced_is_not_deleted(session: st.Session, monkeypatch, home: Path) -> None:
     file, link = file_of(session), os.link
     data = file.read_bytes()
 
@@ -205,7 +205,7 @@ def test_a_file_that_another_program_replaced_stays(session: st.Session, monkeyp
 
 
 @pytest.mark.parametrize("act", [catalog.delete, catalog.purge])
-def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, act) -> None:
+def test_sessions_with_a_common_name_prefix_are_not_deleted_together(tmp_path: Path, act) -> None:
     ends = (".kept.jsonl", ".bak.jsonl", ".bak-of-mine", ".torn-1x", "2")
     names = [f"work.jsonl{end}" for end in ends]
     st.create(file=tmp_path / "work.jsonl")
@@ -235,7 +235,7 @@ def test_a_session_is_restored_while_a_refused_writer_has_it_open(session: st.Se
     st.open(session.id).append(st.user("on"))
 
 
-def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: st.Session, home: Path) -> None:
+def test_a_deleted_session_is_in_the_trash_with_its_companion_files(session: st.Session, home: Path) -> None:
     file, data = file_of(session), file_of(session).read_bytes()
     for suffix in (".bak", ".torn-99"):
         Path(f"{file}{suffix}").write_text(suffix)
@@ -314,7 +314,7 @@ def test_a_session_with_any_file_name_can_be_in_the_trash(tmp_path: Path, monkey
     assert catalog.list_trash() == []
 
 
-def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(session: st.Session) -> None:
+def test_a_path_to_an_existing_session_purges_it_and_nothing_in_the_trash(session: st.Session) -> None:
     there, file = catalog.delete("auth"), file_of(session)
     file.write_bytes(Path(there).read_bytes())
 
@@ -323,7 +323,7 @@ def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(se
     assert (file.exists(), Path(there).exists()) == (False, True)
 
 
-def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> None:
+def test_links_in_the_trash_are_not_followed(session: st.Session, home: Path) -> None:
     (home / ".sessiontree" / "trash").mkdir()
     (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
 
@@ -343,7 +343,7 @@ def test_a_session_can_be_restored_if_the_current_folder_was_removed(
     assert catalog.restore("auth") == str(file_of(session))
 
 
-def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
+def test_restoring_overwrites_nothing(session: st.Session) -> None:
     file = file_of(session)
     there = catalog.delete("auth")
     file.write_text("something new")
@@ -372,7 +372,7 @@ def test_a_restore_is_refused_if_one_of_its_files_exists(session: st.Session) ->
 
 
 @pytest.mark.parametrize("origin", ["", "elsewhere.jsonl", "/etc/passwd", "../../x.jsonl"])
-def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session, origin: str) -> None:
+def test_a_session_with_an_invalid_origin_note_is_not_restored(session: st.Session, origin: str) -> None:
     there = Path(catalog.delete("auth"))
     (there.parent / "origin").write_text(origin)
 
@@ -382,7 +382,7 @@ def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session,
     assert there.exists()
 
 
-def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) -> None:
+def test_a_session_without_its_origin_note_stays_in_the_trash(session: st.Session) -> None:
     there = Path(catalog.delete("auth"))
     (there.parent / "origin").unlink()
 
@@ -419,7 +419,7 @@ def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damage
     assert not Path(f"{unused.file}.lock").exists()
 
 
-def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
+def test_purging_deletes_permanently_from_the_trash_or_the_folder(session: st.Session, home: Path) -> None:
     other = st.create(name="other", cwd="/p")
     Path(f"{other.file}.bak").write_text("old")
     catalog.delete("auth")
@@ -435,7 +435,7 @@ def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.S
         catalog.restore("auth")
 
 
-def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives() -> None:
+def test_a_name_used_twice_in_the_trash_does_not_purge_the_existing_session() -> None:
     for _ in range(2):
         st.create(name="auth", cwd="/p")
         catalog.delete("auth")
@@ -449,7 +449,7 @@ def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives
 
 
 @pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
-def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
+def test_a_session_is_copied_to_the_trash_and_back_without_hard_links(
     session: st.Session, monkeypatch, said: str
 ) -> None:
     def refused(*_: object, **__: object) -> None:
@@ -531,7 +531,7 @@ def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
 
 @pytest.mark.usefixtures("disks")
 @pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
-def test_a_session_is_kept_where_another_program_takes_its_place_and_the_rest_cannot_be_moved(
+def test_a_session_survives_if_another_program_replaces_it_and_the_move_fails(
     session: st.Session, monkeypatch, home: Path, act
 ) -> None:
     Path(f"{file_of(session)}.bak").write_text("backup")
@@ -589,7 +589,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
 
 
 @pytest.mark.parametrize("source", ["pi", "omp"])
-def test_sessions_of_other_programs_are_theirs(source: str) -> None:
+def test_sessions_of_other_programs_are_not_deleted(source: str) -> None:
     folder = Path(catalog.get_sources()[source]) / "--p--"
     session = st.create(dir=folder)
 
@@ -601,7 +601,7 @@ def test_sessions_of_other_programs_are_theirs(source: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", "../../x", "/etc", "a\0b", ".", "origin", "*", "%2e%2e", "", "x" * 300])
-def test_names_cannot_leave_the_trash_or_the_catalog(session: st.Session, tmp_path: Path, name: str) -> None:
+def test_names_cannot_escape_the_trash_or_the_catalog(session: st.Session, tmp_path: Path, name: str) -> None:
     catalog.delete("auth")
     before = sorted(tmp_path.rglob("*"))
 

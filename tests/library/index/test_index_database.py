@@ -113,7 +113,7 @@ def test_a_missing_damaged_or_foreign_index_is_rebuilt(shelf: Path, index: Path,
 
 
 @pytest.mark.parametrize("obstacle", ["folder", "pipe", "link", "home is a file"])
-def test_where_there_can_be_no_index_everything_works_without(shelf: Path, index: Path, obstacle: str) -> None:
+def test_listing_and_search_work_without_an_index(shelf: Path, index: Path, obstacle: str) -> None:
     put(shelf, "s", header(), say("a", None, "apple"))
     if obstacle == "home is a file":
         index.parent.parent.mkdir(exist_ok=True)
@@ -212,7 +212,7 @@ def test_several_processes_use_one_index_while_others_write(shelf: Path, index: 
     assert len(together[1]) == 50
 
 
-def test_processes_that_find_the_index_damaged_make_one_new_one(shelf: Path, index: Path) -> None:
+def test_processes_that_find_a_damaged_index_rebuild_it_once(shelf: Path, index: Path) -> None:
     for name in "abc":
         put(shelf, name, header(id=name), say("x", None, "apple"))
     st.search("apple", dir=shelf)

@@ -119,7 +119,7 @@ def test_older_dialects_are_listed_and_searched_as_if_migrated(shelf: Path) -> N
     assert len(hits) == 2
 
 
-def test_one_bad_file_never_spoils_a_listing(shelf: Path) -> None:
+def test_one_bad_file_does_not_break_a_listing(shelf: Path) -> None:
     put(shelf, "good", header(id="good"), say("a", None, "x"))
     (shelf / "empty.jsonl").write_bytes(b"")
     (shelf / "garbage.jsonl").write_bytes(os.urandom(5000))
@@ -145,7 +145,7 @@ def test_one_bad_file_never_spoils_a_listing(shelf: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_file_that_may_not_be_read_is_listed_as_bad(shelf: Path) -> None:
+def test_an_unreadable_file_is_listed_as_damaged(shelf: Path) -> None:
     put(shelf, "secret", header()).chmod(0)
 
     assert only(shelf).damage == "Permission denied"
@@ -176,7 +176,7 @@ def test_file_names_that_are_not_utf8_are_listed(shelf: Path) -> None:
     assert found("x", shelf) == ["a"]
 
 
-def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch) -> None:
+def test_inode_numbers_may_be_larger_than_63_bits(shelf: Path, monkeypatch) -> None:
     path, fstat, lstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat, os.lstat
 
     def numbered(which: int | str) -> os.stat_result:
@@ -209,7 +209,7 @@ def test_removed_files_are_removed_from_the_index(shelf: Path, index: Path) -> N
         assert connection.execute("SELECT count(*) FROM entries").fetchone() == (1,)
 
 
-def test_nothing_is_made_where_there_is_nothing_to_list(home: Path) -> None:
+def test_listing_without_sessions_creates_no_files(home: Path) -> None:
     assert (st.sessions(), st.sessions(all=True), st.search("x", all=True)) == ([], [], [])
     assert not home.exists()
 
@@ -244,7 +244,7 @@ def test_reader_processes_return_the_same_scans_as_one_process(shelf: Path, inde
 
 
 @pytest.mark.parametrize("program", ["/bin/false", "/bin/true", "/nowhere", ""])
-def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monkeypatch, program: str) -> None:
+def test_files_of_a_failed_reader_process_are_still_read(shelf: Path, monkeypatch, program: str) -> None:
     for number in range(5):
         put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
     monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
@@ -254,7 +254,7 @@ def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monk
     assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
 
 
-def test_no_helper_is_left_alone_when_another_cannot_start(shelf: Path, monkeypatch) -> None:
+def test_reader_processes_end_if_another_cannot_start(shelf: Path, monkeypatch) -> None:
     for number in range(5):
         put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
     monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
@@ -274,7 +274,7 @@ def test_no_helper_is_left_alone_when_another_cannot_start(shelf: Path, monkeypa
     assert [process.returncode is not None for process in started] == [True]
 
 
-def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_reader_process_imports_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

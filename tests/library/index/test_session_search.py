@@ -110,7 +110,7 @@ def test_letters_that_are_escaped_in_the_file_are_found(shelf: Path) -> None:
     assert found("cache", shelf) == found("déjà", shelf) == found('"cache déjà"', shelf) == ["a"]
 
 
-def test_entries_of_all_branches_are_found_with_where_they_are() -> None:
+def test_entries_of_all_branches_are_found_with_their_branch() -> None:
     session = st.create(name="auth", cwd="/p")
     first = session.append(st.user("common apple"))
     left = session.append(st.user("left apple"))
@@ -205,7 +205,7 @@ def test_every_line_is_searched_with_any_block_size(shelf: Path, monkeypatch, pi
     assert sorted(found("apple", shelf)) == sorted(f"e{n}" for n in range(30))
 
 
-def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
+def test_a_search_reports_progress(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
     only(shelf)
@@ -263,7 +263,7 @@ def test_replaced_entries_do_not_displace_hits(shelf: Path) -> None:
         assert {hit.entry for hit in hits[2:]} == {"s0", "t0"}
 
 
-def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(shelf: Path, monkeypatch) -> None:
+def test_sessions_with_shadowed_entries_are_read_and_searched_once(shelf: Path, monkeypatch) -> None:
     paths = [
         put(
             shelf,
@@ -330,7 +330,7 @@ def test_a_session_removed_during_a_search_does_not_displace_hits(shelf: Path, m
     assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
 
 
-def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
+def test_a_damaged_session_is_searched_too(shelf: Path) -> None:
     head = {"type": "custom", "customType": "sessiontree.head", "id": "h", "parentId": None}
     put(shelf, "s", header(), say("a", "gone", "apple"), "nonsense apple", {**head, "data": {"heads": {"main": "x"}}})
 
@@ -368,7 +368,7 @@ def test_words_indexed_by_a_concurrent_search_are_found_once(shelf: Path, monkey
     assert found(query, shelf) == ["b", "a"]
 
 
-def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
+def test_matches_with_equal_time_and_position_keep_their_order() -> None:
     entries = [read_entry(json.dumps(say(id, None, "apple")).encode(), 0) for id in "ab"]
     matches = [session_search._FileMatch(1, "file", 2, entry, "apple") for entry in entries]
 
@@ -390,7 +390,7 @@ def test_a_last_line_without_newline_counts_for_the_branch_of_a_hit(shelf: Path)
         assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["main"]
 
 
-def test_a_snippet_is_round_the_word_that_begins_so() -> None:
+def test_a_snippet_surrounds_the_word_that_a_prefix_matches() -> None:
     (term,) = parse_query("cach*", now=0).terms
     text = f"precache {'x' * 300} Caches {'y' * 300}"
 
@@ -441,7 +441,7 @@ def test_a_phrase_matches_within_one_text_block_in_any_file_format(shelf: Path) 
     assert len(found('"here begins"', shelf)) == len(found("ends begins", shelf)) == 3
 
 
-def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf: Path) -> None:
+def test_numeric_tool_arguments_and_system_messages_are_found(shelf: Path) -> None:
     session = st.create(file=shelf / "s.jsonl")
     call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"offset": 4711, "deep": [{"port": 8080}]}}
     called = session.append(st.Message({"role": "assistant", "content": [call]}))

@@ -42,7 +42,7 @@ def test_an_unchanged_file_is_not_read_again(shelf: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-(1 << 40), -62_135_596_801, 10_000_000_000, 253_402_300_800, 1 << 40])
-def test_a_time_that_no_calendar_has_hides_neither_its_file_nor_others(shelf: Path, seconds: int) -> None:
+def test_an_impossible_timestamp_hides_no_file(shelf: Path, seconds: int) -> None:
     far, near = put(shelf, "far", header(id="far"), say("a", None, "x")), put(shelf, "near", header(id="near"))
     broken = put(shelf, "broken", "nonsense")
     for path in (far, broken):
@@ -85,7 +85,7 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
 
 
-def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Path) -> None:
+def test_a_last_line_without_newline_that_grew_into_an_invalid_line_is_damage(shelf: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     path.write_bytes(path.read_bytes()[:-1])
     assert (only(shelf).entry_count, only(shelf).is_damaged, found("apple", shelf)) == (1, False, ["a"])
@@ -106,7 +106,7 @@ def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Pa
 
 
 @pytest.mark.parametrize("sound", [True, False])
-def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Path, sound: bool) -> None:
+def test_blanks_after_the_last_newline_are_an_unfinished_line(shelf: Path, sound: bool) -> None:
     path = put(shelf, "s", header(), say("a", None if sound else "gone", "apple"))
     before = only(shelf).damage
     with path.open("ab") as file:
@@ -122,7 +122,7 @@ def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Pat
     assert only(shelf).damage == before
 
 
-def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
+def test_an_incomplete_batch_does_not_count(shelf: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     start = path.stat().st_size
     rest = build_file(say("b", "a", "berry"), say("c", "b", "cherry"))
@@ -228,7 +228,7 @@ def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch
         session_summary.check_size(str(path))
 
 
-def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monkeypatch) -> None:
+def test_lines_that_fit_into_memory_are_not_treated_as_endless(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 10)
     monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 10)
     for size in (1, 100, 1024, 2000, 4095):
@@ -238,7 +238,7 @@ def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monke
         session_summary.check_size(str(path))
 
 
-def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:
+def test_progress_is_reported_within_a_file(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "BLOCK_SIZE", 1 << 10)
     for name in ("s", "t"):
         put(shelf, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
@@ -309,7 +309,7 @@ def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(shelf: Path,
         assert sorted(found("x", shelf)) == ["a", "a"]
 
 
-def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
+def test_a_session_that_causes_an_internal_error_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
     put(shelf, "bad", header(id="bad"), say("a", None, "x"))
     put(shelf, "sound", header(id="sound"), say("b", None, "x"))
     real = Digest.feed
@@ -327,7 +327,7 @@ def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf
     assert [summary.damage for summary in st.sessions(dir=shelf)] == [None, None]  # it is read again when it can be
 
 
-def test_a_session_that_a_search_fails_on_hides_no_other(shelf: Path, monkeypatch) -> None:
+def test_a_session_on_which_a_search_fails_hides_no_other(shelf: Path, monkeypatch) -> None:
     put(shelf, "bad", header(id="bad"), say("a", None, "x"))
     put(shelf, "sound", header(id="sound"), say("b", None, "x"))
 

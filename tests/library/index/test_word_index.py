@@ -123,7 +123,7 @@ def test_unrelated_lines_do_not_pass_the_prefilter(query: str) -> None:
     assert not Prefilter(parse_query(query, now=0).terms).can_match(lines.encode())
 
 
-def test_all_that_may_become_one_letter_with_another_is_known() -> None:
+def test_all_combining_marks_are_known() -> None:
     seconds = {
         unicodedata.normalize("NFD", chr(code))[-1]
         for code in range(0xC0, sys.maxunicode + 1)
@@ -149,7 +149,7 @@ def test_all_that_may_become_one_letter_with_another_is_known() -> None:
         (b"{}", True),
     ],
 )
-def test_lines_are_older_only_when_that_is_certain(line: bytes, older: bool) -> None:
+def test_a_line_counts_as_older_only_if_that_is_certain(line: bytes, older: bool) -> None:
     assert is_older(line, parse_timestamp("2026-01-03T00:00:00.000Z") or 0) is older
 
 
