@@ -331,7 +331,7 @@ def test_every_public_name_is_in_the_docs(name: str) -> None:
     assert re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", read_all_pages())
 
 
-def test_every_public_name_has_a_row_that_says_whether_it_is_async() -> None:
+def test_every_public_name_has_a_row_that_shows_whether_it_is_async() -> None:
     section = split_sections(DOCS / "names.md", "##")["Every public name"]
     rows = dict(re.findall(r"^\| `st\.(\w+)` \| [^|\n]*\w.* \| (\w*) ?\|$", section, re.M))
 

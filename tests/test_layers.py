@@ -169,7 +169,7 @@ def test_modules_do_not_import_each_other_in_a_cycle() -> None:
     assert [name for name, found in reachable.items() if name in found] == []
 
 
-def test_a_late_import_that_closes_a_cycle_says_why() -> None:
+def test_a_late_import_that_closes_a_cycle_has_a_comment_with_the_reason() -> None:
     reachable = find_reachable([edge for edge in read_edges() if "# cycle:" not in edge[2]])
 
     assert [name for name, found in reachable.items() if name in found] == []

@@ -50,7 +50,7 @@ async def test_the_cell_runs_in_a_loop_that_is_running(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "It is 5. Both answers say five.\n"
 
 
-async def test_run_sync_in_a_running_loop_says_to_await() -> None:
+async def test_run_sync_in_a_running_loop_suggests_await() -> None:
     with pytest.raises(st.InvalidOperation, match=r"write `await …` instead of st\.run_sync"):
         st.run_sync(asyncio.sleep(0))
 

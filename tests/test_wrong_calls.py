@@ -205,7 +205,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize(("make", "sentence"), CALLS.values(), ids=CALLS)
-def test_a_wrong_call_says_what_is_expected(make: Callable[[st.Session], Any], sentence: str) -> None:
+def test_a_wrong_call_raises_an_error_with_the_expected_form(make: Callable[[st.Session], Any], sentence: str) -> None:
     with pytest.raises(st.SessionTreeError) as raised:
         make(st.memory())
 

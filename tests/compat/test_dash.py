@@ -74,7 +74,7 @@ def test_an_unknown_role_is_refused(tree: SessionTree) -> None:
         tree.append_message("robot", "Hello")  # type: ignore[arg-type]
 
 
-def test_branches_have_continuations_of_their_own(tree: SessionTree) -> None:
+def test_branches_continue_independently(tree: SessionTree) -> None:
     # Create branch from current position
     tree.append_message("user", "How do I optimize this?")
     tree.append_message("assistant", "I have several approaches...")
@@ -285,7 +285,7 @@ async def test_a_swarm_works_on_branches_and_compares_them(capsys: pytest.Captur
     assert {agent.branch for agent in swarm.status().agents} == {"approach-1", "approach-2"}
 
 
-async def test_what_the_dashboard_shows_of_a_swarm_comes_from_the_orchestrator() -> None:
+async def test_the_orchestrator_provides_the_dashboard_data_of_a_swarm() -> None:
     tree = SessionTree(st.memory())
     tree.append_message("user", "Our queries are slow.")
     orchestrator = SwarmOrchestrator(tree, model=st.ScriptedModel([]))

@@ -528,7 +528,7 @@ async def test_a_hook_cancels_a_navigation_silently() -> None:
     assert session.session_manager.get_leaf_id() == last
 
 
-async def test_the_custom_summarizer_of_the_document() -> None:
+async def test_the_custom_summarizer_of_the_document_works() -> None:
     summarized: list[list[str]] = []
 
     async def my_custom_summarizer(entries):

@@ -71,7 +71,7 @@ def come_back(messages: ConvertedMessages) -> Any:
 
 
 @given(conversations(api=API, answers=answers, result_blocks=texts | images))
-def test_there_and_back_is_equal(conversation: list[Wire]) -> None:
+def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
     check_types(check_there_and_back(conversation, to_anthropic, come_back))
 
 
@@ -141,7 +141,7 @@ MESSAGES: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES.keys())
-def test_messages_of_the_sdk_come_back_as_they_were(messages: list[Wire]) -> None:
+def test_messages_of_the_sdk_survive_a_round_trip(messages: list[Wire]) -> None:
     bodies = from_anthropic(messages)
 
     again = to_anthropic(build_body_context(bodies))
@@ -215,7 +215,7 @@ KEPT: dict[str, tuple[str, list[Wire]]] = {
 
 
 @pytest.mark.parametrize(("block", "messages"), KEPT.values(), ids=KEPT.keys())
-def test_content_without_a_form_of_ours_is_kept_for_the_sdk_and_listed(block: str, messages: list[Wire]) -> None:
+def test_unsupported_content_is_kept_for_the_sdk_and_listed(block: str, messages: list[Wire]) -> None:
     bodies = from_anthropic(messages)
     context = build_body_context(bodies)
 
@@ -262,7 +262,7 @@ def test_a_whole_response_has_its_model_usage_and_stop_reason() -> None:
     assert [usage[key] for key in ("input", "output", "cacheRead", "cacheWrite", "totalTokens")] == [40, 7, 60, 5, 112]
 
 
-def test_a_refused_answer_is_a_failed_turn_that_says_why() -> None:
+def test_a_refused_answer_is_a_failed_turn_with_the_reason() -> None:
     details = {"type": "refusal", "category": "bio", "explanation": "It may do harm."}
 
     bodies = from_anthropic([build_response(stop_reason="refusal", stop_details=details)])
@@ -303,7 +303,7 @@ def test_parts_of_a_system_prompt_are_joined_and_that_is_listed() -> None:
     assert [item.position for item in bodies.omitted] == ["system[0].cache_control", "system"]
 
 
-def test_what_anthropic_does_not_accept_is_listed() -> None:
+def test_content_that_anthropic_does_not_accept_is_listed() -> None:
     context = build_context(
         {"role": "user", "content": [{"type": "text", "text": " "}, {**IMAGE, "mimeType": "image/tiff"}]},
         {
@@ -392,7 +392,7 @@ def test_malformed_input_is_refused_with_its_position(messages: Any, sentence: s
     assert str(raised.value) == f"messages{sentence}"
 
 
-def test_a_field_that_no_message_has_is_listed() -> None:
+def test_an_unknown_field_is_listed() -> None:
     bodies = from_anthropic([{"role": "user", "content": "x", "name": "ann"}])
 
     assert [item.position for item in bodies.omitted] == ["messages[0].name"]

@@ -16,14 +16,14 @@ ANY_JSON = st.recursive(
 
 
 @given(ANY_JSON)
-def test_any_value_can_be_sent_once_it_is_clean(value: object) -> None:
+def test_any_value_can_be_sent_after_cleanup(value: object) -> None:
     sent = json.dumps(clean_json(value), ensure_ascii=False, allow_nan=False).encode()
 
     assert b"\\u0000" not in sent
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_text_that_can_be_sent_is_left_alone(text: str) -> None:
+def test_text_that_can_be_sent_does_not_change(text: str) -> None:
     assert clean_text(text) == text
 
 
@@ -35,7 +35,7 @@ def test_call_ids_are_valid_for_every_provider_and_unique(one: str, other: str) 
 
 
 @given(st.lists(st.lists(st.sampled_from(["call_0", "call_0_2", "", "?", "x" * 64, "x" * 63 + "y"]))))
-def test_no_two_calls_of_a_request_have_the_same_id_and_results_have_that_of_theirs(turns: list[list[str]]) -> None:
+def test_call_ids_of_a_request_are_unique_and_results_have_the_id_of_their_call(turns: list[list[str]]) -> None:
     ids = CallIds()
     given: list[str] = []
     for turn in turns:

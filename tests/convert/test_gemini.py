@@ -52,7 +52,7 @@ def come_back(contents: ConvertedMessages) -> Any:
 
 
 @given(conversations(api=API, answers=answers, late_system=False, max_result_blocks=1))
-def test_there_and_back_is_equal(conversation: list[Wire]) -> None:
+def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
     check_types(check_there_and_back(conversation, to_gemini, come_back))
 
 
@@ -116,7 +116,7 @@ CONTENTS: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize("contents", CONTENTS.values(), ids=CONTENTS.keys())
-def test_contents_of_the_sdk_come_back_as_they_were(contents: list[Wire]) -> None:
+def test_contents_of_the_sdk_survive_a_round_trip(contents: list[Wire]) -> None:
     bodies = from_gemini(contents)
 
     again = to_gemini(build_body_context(bodies))
@@ -167,7 +167,7 @@ KEPT: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize(("block", "contents"), KEPT.items(), ids=KEPT.keys())
-def test_content_without_a_form_of_ours_is_kept_for_the_sdk_and_listed(block: str, contents: list[Wire]) -> None:
+def test_unsupported_content_is_kept_for_the_sdk_and_listed(block: str, contents: list[Wire]) -> None:
     bodies = from_gemini(contents)
     context = build_body_context(bodies)
 
@@ -221,7 +221,7 @@ def test_a_blocked_prompt_is_a_failed_turn() -> None:
     assert (body.message["content"], body.message["stopReason"]) == ([], "error")
 
 
-def test_citations_of_a_response_are_kept_and_listed_because_no_request_takes_them() -> None:
+def test_citations_of_a_response_are_kept_and_listed_because_no_request_accepts_them() -> None:
     cited = {"citations": [{"start_index": 0, "end_index": 2, "uri": "https://example.com"}]}
 
     bodies = from_gemini([build_response(citation_metadata=cited)])
@@ -257,7 +257,7 @@ def test_an_edited_result_is_sent_as_edited() -> None:
     assert sent[-1]["parts"][-1]["function_response"]["response"] == {"output": "hidden"}
 
 
-def test_what_gemini_cannot_hold_is_listed() -> None:
+def test_content_that_gemini_cannot_represent_is_listed() -> None:
     context = build_context(
         {"role": "user", "content": [{**IMAGE, "data": "?"}]},
         {

@@ -53,7 +53,7 @@ answers = st.builds(
 
 
 @given(conversations(api=API, answers=answers, can_fail=False))
-def test_there_and_back_is_equal(conversation: list[Wire]) -> None:
+def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
     check_types(check_there_and_back(conversation, to_openai, from_openai))
 
 
@@ -106,7 +106,7 @@ MESSAGES: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize("messages", MESSAGES.values(), ids=MESSAGES.keys())
-def test_messages_of_the_sdk_come_back_as_they_were(messages: list[Wire]) -> None:
+def test_messages_of_the_sdk_survive_a_round_trip(messages: list[Wire]) -> None:
     bodies = from_openai(messages)
 
     again = to_openai(build_body_context(bodies))
@@ -160,7 +160,7 @@ def test_a_whole_completion_has_its_model_usage_time_and_stop_reason() -> None:
     assert [usage[key] for key in ("input", "output", "cacheRead", "totalTokens")] == [40, 7, 60, 107]
 
 
-def test_a_refusal_is_text_that_says_so() -> None:
+def test_a_refusal_is_text_with_a_mark() -> None:
     (body,) = from_openai([build_completion(content=None, refusal="I cannot.")])
 
     assert body.message["content"] == [{"type": "text", "text": "I cannot.", "refusal": True}]
@@ -169,7 +169,7 @@ def test_a_refusal_is_text_that_says_so() -> None:
     assert [item.block for item in anthropic.omitted] == ["text.refusal"]
 
 
-def test_citations_of_a_response_are_kept_and_listed_because_no_request_takes_them() -> None:
+def test_citations_of_a_response_are_kept_and_listed_because_no_request_accepts_them() -> None:
     cited = {"type": "url_citation", "url_citation": {"end_index": 2, "start_index": 0, "title": "t", "url": "u"}}
     bodies = from_openai([build_completion(content="Hi", annotations=[cited])])
 
@@ -179,7 +179,7 @@ def test_citations_of_a_response_are_kept_and_listed_because_no_request_takes_th
     assert [item.block for item in sent.omitted] == ["assistant.annotations"]
 
 
-def test_a_message_object_of_the_sdk_is_accepted_where_a_dict_is() -> None:
+def test_a_message_object_of_the_sdk_is_accepted_like_a_dict() -> None:
     answer = ChatCompletionMessage(role="assistant", content="Hi")
 
     assert compare_form(from_openai([answer])) == compare_form(from_openai([{"role": "assistant", "content": "Hi"}]))
@@ -195,7 +195,7 @@ def test_only_the_first_choice_is_stored_and_the_others_are_listed() -> None:
     assert [item.position for item in bodies.omitted] == ["messages[0].choices[1]"]
 
 
-def test_what_chat_cannot_hold_is_listed_with_its_entry() -> None:
+def test_content_that_chat_cannot_represent_is_listed_with_its_entry() -> None:
     context = build_context(
         {"role": "user", "content": "Look"},
         {

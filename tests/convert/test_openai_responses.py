@@ -67,7 +67,7 @@ answers = st.lists(thinking | texts | identified, max_size=3)
 
 
 @given(conversations(api=API, answers=answers, result_blocks=texts | images, can_fail=False))
-def test_there_and_back_is_equal(conversation: list[Wire]) -> None:
+def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
     check_types(check_there_and_back(conversation, to_openai_responses, from_openai_responses))
 
 
@@ -122,7 +122,7 @@ ITEMS: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize("items", ITEMS.values(), ids=ITEMS.keys())
-def test_items_of_the_sdk_come_back_as_they_were(items: list[Wire]) -> None:
+def test_items_of_the_sdk_survive_a_round_trip(items: list[Wire]) -> None:
     bodies = from_openai_responses(items)
 
     again = to_openai_responses(build_body_context(bodies))
@@ -163,7 +163,7 @@ KEPT: dict[str, list[Wire]] = {
 
 
 @pytest.mark.parametrize(("block", "items"), KEPT.items(), ids=KEPT.keys())
-def test_content_without_a_form_of_ours_is_kept_for_the_sdk_and_listed(block: str, items: list[Wire]) -> None:
+def test_unsupported_content_is_kept_for_the_sdk_and_listed(block: str, items: list[Wire]) -> None:
     bodies = from_openai_responses(items)
     context = build_body_context(bodies)
 
@@ -234,7 +234,7 @@ def test_two_responses_in_a_row_are_two_messages() -> None:
     assert len(from_openai_responses([build_response(), build_response()])) == 2
 
 
-def test_an_item_object_of_the_sdk_is_accepted_where_a_dict_is() -> None:
+def test_an_item_object_of_the_sdk_is_accepted_like_a_dict() -> None:
     call = ResponseFunctionToolCall(type="function_call", call_id="a", name="f", arguments="{}")
 
     assert compare_form(from_openai_responses([call]))[0]["content"] == [sessiontree.tool_call("a", "f", {})]
@@ -246,7 +246,7 @@ def test_instructions_become_a_system_message() -> None:
     assert compare_form(bodies)[0] == {"role": "system", "content": "Be brief."}
 
 
-def test_what_responses_cannot_hold_is_listed() -> None:
+def test_content_that_responses_cannot_represent_is_listed() -> None:
     context = build_context(
         {
             "role": "assistant",

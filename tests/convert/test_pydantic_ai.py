@@ -104,7 +104,7 @@ PROVIDERS = {
         lambda api: conversations(api=api, answers=APIS[api], result_blocks=texts | images)
     )
 )
-def test_there_and_back_is_equal(conversation: list[Wire]) -> None:
+def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
     stored = [
         {**message, "provider": PROVIDERS[message["api"]], "model": "m"} if message["role"] == "assistant" else message
         for message in conversation
@@ -182,7 +182,7 @@ HISTORIES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES.keys())
-def test_a_history_comes_back_as_it_was(history: list[Any]) -> None:
+def test_a_history_survives_a_round_trip(history: list[Any]) -> None:
     bodies = from_pydantic_ai(history)
 
     again = build_body_context(bodies).to_pydantic_ai()
@@ -214,7 +214,7 @@ def test_a_response_has_its_model_usage_time_and_stop_reason() -> None:
     assert [message["usage"][key] for key in ("input", "output", "cacheRead")] == [40, 7, 60]
 
 
-def test_parts_without_a_form_of_ours_are_kept_in_their_place_and_listed() -> None:
+def test_unsupported_parts_keep_their_position_and_are_listed() -> None:
     history = [
         request(UserPromptPart(["Look", ImageUrl("https://example.com/cat.png"), "here"], timestamp=TIME)),
         respond(
@@ -236,7 +236,7 @@ def test_parts_without_a_form_of_ours_are_kept_in_their_place_and_listed() -> No
     assert len(context.to_openai().omitted) >= 3
 
 
-def test_a_part_that_nothing_stored_can_hold_is_listed() -> None:
+def test_a_part_that_cannot_be_stored_is_listed() -> None:
     bodies = from_pydantic_ai(
         [request(RetryFeedbackPart("Try again.", retry=RetryInfo("validation_error"), timestamp=TIME))]
     )
@@ -245,7 +245,7 @@ def test_a_part_that_nothing_stored_can_hold_is_listed() -> None:
     assert [item.position for item in bodies.omitted] == ["messages[0].parts[0]", "messages[0]"]
 
 
-def test_what_pydantic_ai_cannot_hold_is_listed() -> None:
+def test_content_that_pydantic_ai_cannot_represent_is_listed() -> None:
     context = build_context(
         {"role": "user", "content": [{**IMAGE, "data": "?"}]},
         {"role": "assistant", "content": [{"type": "text", "text": "No.", "refusal": True}, {**IMAGE, "data": "?"}]},
@@ -258,7 +258,7 @@ def test_what_pydantic_ai_cannot_hold_is_listed() -> None:
     check_types(sent)
 
 
-def test_kept_fields_that_are_not_valid_are_left_out_and_listed() -> None:
+def test_invalid_kept_fields_are_omitted_and_listed() -> None:
     kept = {"pydantic-ai": {"usage": "none"}}
     sent = build_context(
         {"role": "assistant", "content": [{"type": "text", "text": "Hi"}], "providerData": kept}

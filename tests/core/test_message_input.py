@@ -266,7 +266,7 @@ def write_file(path: Path, *messages: dict) -> st.Session:
     return st.open(path)
 
 
-def test_a_stored_message_that_no_model_is_sent_opens_and_is_reported(tmp_path: Path):
+def test_a_stored_message_that_is_not_sent_to_models_opens_and_is_reported(tmp_path: Path):
     session = write_file(
         tmp_path / "s.jsonl",
         {"role": "user", "content": [TEXT, {"type": "image_url", "image_url": {"url": "https://x"}}]},
@@ -283,7 +283,7 @@ def test_a_stored_message_that_no_model_is_sent_opens_and_is_reported(tmp_path: 
     assert (first.reaches_model, first.omitted, first.reason) == (True, ("image_url",), "as it is, without image_url")
 
 
-def test_a_stored_message_that_no_model_is_sent_can_be_copied(tmp_path: Path):
+def test_a_stored_message_that_is_not_sent_to_models_can_be_copied(tmp_path: Path):
     session = write_file(tmp_path / "s.jsonl", {"role": "user", "content": [TEXT, {"type": "video"}]})
 
     forked = session.fork()
@@ -291,7 +291,7 @@ def test_a_stored_message_that_no_model_is_sent_can_be_copied(tmp_path: Path):
     assert forked.tree["e0"].raw == session.tree["e0"].raw
 
 
-def test_an_explanation_tells_which_thoughts_a_model_reads_again():
+def test_an_explanation_names_the_thinking_that_is_sent_again():
     session = st.memory()
     session.append(st.user("Why?"))
     thought = {"type": "thinking", "thinking": "hm", "thinkingSignature": "s"}

@@ -104,7 +104,7 @@ def test_blocks_can_be_matched():
 
 
 @pytest.mark.parametrize("data", ["%%%", None, "YWJj"])
-def test_an_image_whose_data_is_broken_has_none(data):
+def test_an_image_with_broken_data_has_no_bytes(data):
     image = Image.wrap({"type": "image", "data": data})
 
     assert image.data == (base64.b64decode(data) if data == "YWJj" else b"")

@@ -9,7 +9,7 @@ from sessiontree.home import list_user_homes
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_is_called_after_the_session_and_ends_as_its_form(form: str) -> None:
+def test_a_file_is_named_after_the_session_with_the_suffix_of_its_format(form: str) -> None:
     name = build_file_name("01890000-0000-7000-8000-00000000abcd", form)
 
     assert name.startswith("session-00000000abcd.")

@@ -53,7 +53,7 @@ def hostile_page(half: int) -> str:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_no_element_attribute_or_address_in_the_page_or_its_data_can_act(half: int) -> None:
+def test_no_element_attribute_or_address_in_the_page_or_its_data_is_active(half: int) -> None:
     html = hostile_page(half)
     found = Scan(html)
 
@@ -67,7 +67,7 @@ def test_no_element_attribute_or_address_in_the_page_or_its_data_can_act(half: i
             assert Scan(article).acting == [], number
 
 
-def test_the_scan_would_notice() -> None:
+def test_the_scan_finds_planted_active_content() -> None:
     assert Scan("<a href='javascript:x'>x</a><img src=http://x onerror=y><svg>").acting
 
 

@@ -68,7 +68,7 @@ class VisibleText(HTMLParser):
         self.words += "" if self._hidden else data
 
 
-def test_the_active_path_and_no_other_reads_without_a_script() -> None:
+def test_only_the_active_path_is_readable_without_a_script() -> None:
     words = VisibleText(render_story()).words
 
     for said in (
@@ -83,7 +83,7 @@ def test_the_active_path_and_no_other_reads_without_a_script() -> None:
     assert "A second run takes 40 ms." in render_story()
 
 
-def test_a_long_path_reads_without_a_script_too_and_is_text_for_the_script() -> None:
+def test_a_long_path_is_readable_without_a_script_and_is_text_for_the_script() -> None:
     text = "".join(render_html(read_snapshot(make_long_session(INITIAL_ENTRIES + 2 * CHUNK_SIZE))))
 
     assert text.count("<noscript>") == 2
@@ -141,13 +141,13 @@ def test_the_type_of_an_image_comes_from_its_bytes() -> None:
         (b"RIFF\0\0\0\0WEBPVP8 " + b"\0" * 10 + b"\x03\0\x02\0", "image/webp"),
     ],
 )
-def test_measures_are_read_from_the_first_bytes(head: bytes, kind: str) -> None:
+def test_image_sizes_are_read_from_the_first_bytes(head: bytes, kind: str) -> None:
     found = read_picture({"source": {"data": base64.b64encode(head).decode()}})
 
     assert (found.kind, found.width, found.height) == (kind, 3, 2)
 
 
-def test_a_picture_that_would_be_huge_once_decoded_is_not_shown() -> None:
+def test_an_image_that_is_huge_when_decoded_is_not_shown() -> None:
     bomb = base64.b64decode(make_picture())
     bomb = bomb[:16] + (MAX_PIXELS).to_bytes(4, "big") + (2).to_bytes(4, "big") + bomb[24:]
 
@@ -159,7 +159,7 @@ def test_a_picture_that_would_be_huge_once_decoded_is_not_shown() -> None:
 
 @settings(max_examples=25)
 @given(damaged_sessions())
-def test_every_form_of_every_damaged_session_can_be_made(data: bytes) -> None:
+def test_every_damaged_session_can_be_exported_in_every_format(data: bytes) -> None:
     lines = data.split(b"\n")[:-1]
 
     for form in ("html", "md", "text", "json"):

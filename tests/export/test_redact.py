@@ -324,7 +324,7 @@ def test_values_of_a_json_manifest_are_redacted() -> None:
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_a_secret_is_found_however_it_is_written(text: str) -> None:
+def test_a_secret_is_found_in_every_spelling(text: str) -> None:
     redacted = Redactor().redact_text(text.replace("¤", MADE_UP))
 
     assert MADE_UP not in redacted
@@ -379,7 +379,7 @@ def test_everything_below_a_secret_field_is_redacted(data: Any) -> None:
         {"password": {"type": "string", "description": "at least 12 characters"}},
     ],
 )
-def test_a_field_that_only_sounds_like_a_secret_keeps_its_bytes(data: Any) -> None:
+def test_a_field_whose_name_only_resembles_a_secret_keeps_its_bytes(data: Any) -> None:
     line = {"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": data}
     raw = json.dumps(line, separators=(",", ":")).encode()
 
@@ -387,7 +387,7 @@ def test_a_field_that_only_sounds_like_a_secret_keeps_its_bytes(data: Any) -> No
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_secret_in_any_field_of_any_entry_is_in_no_form_of_the_export(form: str) -> None:
+def test_no_export_format_contains_a_secret_of_any_field(form: str) -> None:
     lines = make_hostile_lines([SECRET])
 
     exported = export(lines, form, redactor=Redactor())
@@ -512,7 +512,7 @@ def test_redaction_of_adversarial_texts_takes_linear_time() -> None:
     assert done.returncode == 0
 
 
-def test_the_tree_stays_whole_when_ids_and_names_of_branches_hold_secrets() -> None:
+def test_the_tree_stays_intact_when_ids_and_branch_names_contain_secrets() -> None:
     session = st.memory()
     session.append(st.user("one"))
     for number in range(3):
@@ -527,7 +527,7 @@ def test_the_tree_stays_whole_when_ids_and_names_of_branches_hold_secrets() -> N
     assert not whole.problems
 
 
-def test_branches_that_only_a_head_record_names_stay_apart_when_their_names_hold_secrets() -> None:
+def test_branches_named_only_in_a_head_record_stay_separate_when_their_names_contain_secrets() -> None:
     session = st.memory()
     one, two = session.append(st.user("one")), session.append(st.user("two"))
     heads = {"main": two.id, SECRET: one.id, f"{SECRET}2": two.id}
@@ -541,7 +541,7 @@ def test_branches_that_only_a_head_record_names_stay_apart_when_their_names_hold
     assert whole.leaf == read_snapshot(lines).leaf == two.id
 
 
-def test_branches_that_are_called_like_a_secret_keep_their_heads() -> None:
+def test_branches_named_like_a_secret_keep_their_heads() -> None:
     session = st.memory()
     session.append(st.user("one"))
     for name in ("auth", "fix-token", "password"):
@@ -590,11 +590,11 @@ def test_an_invalid_regular_expression_is_refused() -> None:
         Redactor(["("])
 
 
-def test_a_home_of_another_shape_is_known_when_it_is_given() -> None:
+def test_an_unusual_home_folder_is_redacted_if_it_is_given() -> None:
     assert Redactor(homes=["/srv/people/ada"]).redact_text("in /srv/people/ada/work") == "in ~/work"
 
 
-def test_a_line_that_cannot_be_read_is_left_out_and_counted() -> None:
+def test_an_unreadable_line_is_omitted_and_counted() -> None:
     lines = [*make_story().read_lines(), b'{"broken": "' + SECRET.encode()]
 
     exported = export(lines, "jsonl", redactor=Redactor())
@@ -623,7 +623,7 @@ values = st_.recursive(words, lambda inner: st_.lists(inner, max_size=3) | st_.d
 
 
 @given(values)
-def test_however_deep_a_token_lies_it_is_found(value: Any) -> None:
+def test_a_token_is_found_at_any_depth(value: Any) -> None:
     line = json.dumps({"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": value}).encode()
 
     (redacted,) = Redactor().redact_lines([line])

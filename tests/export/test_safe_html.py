@@ -14,7 +14,7 @@ ALMOST_PLAIN = string.ascii_letters + string.digits + " ,.;:?'/()%+=-#*_<&\"\n"
 
 
 @given(some.text(alphabet=ALMOST_PLAIN, max_size=40))
-def test_a_plain_line_is_shown_as_markdown_shows_it(text: str) -> None:
+def test_a_plain_line_is_rendered_like_markdown(text: str) -> None:
     assert markdown_to_html(text) == convert_markdown(text)
 
 

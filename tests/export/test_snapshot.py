@@ -97,7 +97,7 @@ def test_lines_of_a_subset_keep_their_bytes_except_changed_values() -> None:
     assert changed == [session.resolve_place("two ways")]
 
 
-def test_a_compaction_below_keeps_entries_from_the_new_root_on_when_its_anchor_is_above() -> None:
+def test_a_compaction_keeps_entries_from_the_new_root_on_if_its_anchor_is_above_it() -> None:
     session = make_story()
     first = next(entry for entry in session.tree if entry.type == "message")
     session.append(st.Compaction(summary="all of it", first_kept=first.id))
@@ -120,7 +120,7 @@ def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() 
     assert below.heads.heads == {"main": left.id}
 
 
-def test_branches_that_are_hidden_are_hidden_in_a_part_too() -> None:
+def test_archived_branches_stay_archived_in_a_subset() -> None:
     session = make_story()
     session.archive_branch("cache")
 

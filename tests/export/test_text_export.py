@@ -25,7 +25,7 @@ DATA = Path(__file__).parent / "data"
 
 
 @pytest.mark.parametrize(("form", "name"), [("md", "story.md"), ("text", "story.txt")])
-def test_the_story_reads_as_it_did(form: str, name: str) -> None:
+def test_the_exported_story_matches_the_stored_text(form: str, name: str) -> None:
     """SESSIONTREE_RECORD=1 writes the files anew, to be looked at before they are kept."""
     made = export(make_story().read_lines(), form).content.decode()
     if os.environ.get("SESSIONTREE_RECORD"):
@@ -61,14 +61,14 @@ def test_a_label_is_not_a_branch() -> None:
     assert [run.title for run in split_into_sections(read_snapshot(session.read_lines()))] == ["main"]
 
 
-def test_a_session_without_branches_needs_no_headings_of_branches() -> None:
+def test_a_session_without_branches_has_no_branch_headings() -> None:
     session = st.memory("one way")
     session.append(st.user("only this"))
 
     assert "Branch" not in export(session.read_lines(), "md").content.decode()
 
 
-def test_branches_of_which_the_tree_shows_no_entry_are_exported_as_markdown() -> None:
+def test_branches_without_visible_entries_are_exported_as_markdown() -> None:
     session = st.memory("nothing said")
     session.append(st.assistant(""))
     session.append(st.ModelChange(provider="p", model="m"), parent=None)
@@ -106,7 +106,7 @@ def test_json_has_every_entry_with_its_parent_and_branch_statistics() -> None:
     assert made["labels"] == {session.resolve_place("two ways"): "two ways"}
 
 
-def test_the_drawing_is_that_of_the_terminal() -> None:
+def test_the_drawn_tree_is_the_same_as_in_the_terminal() -> None:
     session = make_story()
 
     made = export(session.read_lines(), "text").content.decode()
@@ -116,13 +116,13 @@ def test_the_drawing_is_that_of_the_terminal() -> None:
     assert "└─ [branch cache: remember results]" in made
 
 
-def test_characters_that_act_unseen_are_shown_as_signs() -> None:
+def test_invisible_characters_are_shown_as_symbols() -> None:
     assert make_visible("\x1b[31mred\x1b[0m\x07\u202e\ud800\r\nx\ty") == "red␇⟨U+202E⟩\ufffd\nx\ty"
     assert make_visible("a\u200b\U000e0041") == "a⟨U+200B⟩⟨U+E0041⟩"
 
 
 @pytest.mark.parametrize("spelled", ["&#x202e;", "&#8238;", "&rlm;", "&#xfeff;", "&#x2066;", "&#x200b;"])
-def test_characters_that_act_unseen_are_signs_when_markdown_spells_them_out_too(spelled: str) -> None:
+def test_invisible_characters_in_markdown_entities_are_shown_as_symbols(spelled: str) -> None:
     html = markdown_to_html(
         f"pay {spelled}evil [{spelled}](https://x.org/{spelled} '{spelled}') ![{spelled}](https://x.org)"
     )

@@ -223,7 +223,7 @@ async def test_renderers_and_shortcuts_are_available_until_removed(tmp_path: Pat
     assert not fittings.shortcuts
 
 
-async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
+async def test_the_user_is_asked_through_the_ui(tmp_path: Path) -> None:
     api = ExtensionApi("mine", make_controller(tmp_path, ui=Person("b")), UiRegistry())
 
     assert await api.ui.select("Which?", ["a", "b"]) == "b"
@@ -236,7 +236,7 @@ async def test_duplicate_names_are_refused(api: ExtensionApi) -> None:
         api.on("nonsense", print)
 
 
-def test_everything_that_an_extension_can_do_is_on_its_page() -> None:
+def test_every_ability_of_extensions_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "extension.md").read_text()
 
     for name in vars(ExtensionApi):

@@ -71,7 +71,7 @@ async def test_if_the_cheap_model_fails_the_default_compacts(load: Load, monkeyp
     assert any("custom_compaction failed with ModelError" in notice for notice in loaded.notices)
 
 
-async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, project: Path) -> None:
+async def test_files_are_restored_to_their_state_at_a_turn(load: Load, project: Path) -> None:
     git(project, "init", "--quiet")
     (project / "a.txt").write_text("first")
     (project / ".gitignore").write_text("*.log")

@@ -175,7 +175,7 @@ async def test_compiled_files_of_an_extension_are_never_run(load: Load, user: Pa
 # Prompt files
 
 
-async def test_prompt_files_are_commands_and_clashes_are_stated(load: Load, user: Path) -> None:
+async def test_prompt_files_are_commands_and_clashes_are_reported(load: Load, user: Path) -> None:
     write(user / "commands" / "review.md", "---\ndescription: Review a file\n---\nReview $1.\n")
     write(user / "commands" / "git" / "log.md", "Tell what is new.\n")
     write(user / "commands" / "tree.md", "Draw a tree.\n")

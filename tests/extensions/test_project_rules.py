@@ -19,7 +19,7 @@ def rules(project: Path) -> Path:
     return write(project / ".sessiontree" / "permissions.toml", RULES)
 
 
-async def test_rules_of_a_project_count_only_when_it_is_trusted(load: Load, rules: Path) -> None:
+async def test_rules_of_a_project_apply_only_if_it_is_trusted(load: Load, rules: Path) -> None:
     permissions = Permissions("allow-all")
     loaded = await load(permissions=permissions)
     assert permissions.effective_mode == "allow-all"

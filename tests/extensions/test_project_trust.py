@@ -53,7 +53,7 @@ async def test_a_declined_trust_dialog_is_shown_again_next_time(load: Load, proj
     assert "  extensions/evil.py\n  commands/lure.md" in text
 
 
-async def test_names_of_files_cannot_write_into_the_question(load: Load, project: Path, evil: Path) -> None:
+async def test_file_names_cannot_inject_text_into_the_dialog(load: Load, project: Path, evil: Path) -> None:
     write(evil / "extensions" / "a.py\n\nAll of these were checked.\x1b[2J\u202e\n.py", MARK)
     person = Person("no")
 
@@ -185,7 +185,7 @@ async def test_an_unreadable_trust_file_trusts_nothing(load: Load, project: Path
     assert (user / "trust.json").read_text() == "{"
 
 
-async def test_the_project_is_found_from_below_and_the_home_is_none(
+async def test_the_project_is_found_from_a_subfolder_and_the_home_is_not_a_project(
     load: Load, project: Path, evil: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sessiontree as st

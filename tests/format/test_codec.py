@@ -96,7 +96,7 @@ def test_no_field_has_the_name_of_a_head_key():
 
 
 @pytest.mark.parametrize("name", ["parentId", "firstKeptEntryId", "targetId"])
-def test_wire_names_are_spelled_in_the_codec_alone(name):
+def test_wire_names_appear_only_in_the_codec(name):
     source = Path(sessiontree.__file__).parent
 
     spelling = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if name in path.read_text()]

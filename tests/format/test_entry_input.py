@@ -49,7 +49,7 @@ def test_the_error_names_the_missing_field(wire: dict[str, Any], lacks: str) -> 
     assert str(error.value) == lacks
 
 
-def test_a_message_that_no_model_is_sent_is_refused() -> None:
+def test_a_message_that_is_not_sent_to_models_is_refused() -> None:
     with pytest.raises(InvalidOperation, match="no role"):
         parse_entry({"type": "message", "message": {"content": "x"}})
 

@@ -59,7 +59,7 @@ def test_wide_lines_take_little_memory_to_check():
         tracemalloc.stop()
 
 
-def test_most_lines_need_no_closer_look():
+def test_most_lines_pass_the_quick_nesting_check():
     assert not can_be_deep(b"[" * NESTING_LIMIT)
     assert not can_be_deep(json.dumps({"text": "a long line " * 1000, "b": nest_lists(50), "c": [{}] * 50}).encode())
 

@@ -90,7 +90,7 @@ async def capture_sent(*messages: dict, **settings) -> list[dict]:
 # Streaming
 
 
-async def test_an_answer_comes_as_events_and_then_as_a_whole_message() -> None:
+async def test_an_answer_is_streamed_as_events_and_ends_with_the_complete_message() -> None:
     with FakeServer([Answer(text="Hello you", thinking="Hm.", calls=(("c1", "read", {"path": "a"}),))]) as server:
         *events, last = [event async for event in make_model(server).stream(HELLO)]
 
@@ -426,7 +426,7 @@ async def test_system_messages_keep_their_position() -> None:
     assert "New rules\n\nBe kind" in str(messages[1]["content"]).replace("\\n", "\n")
 
 
-async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
+async def test_thinking_is_sent_back_to_the_model_that_wrote_it() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
 
     _, same, _ = await capture_sent(
@@ -475,7 +475,7 @@ async def test_a_failed_tool_result_keeps_its_text() -> None:
     assert told["content"] == "No\nfile"
 
 
-async def test_a_server_here_is_not_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_local_server_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(variable, "http://127.0.0.1:9")
     for variable in ("no_proxy", "NO_PROXY"):
@@ -494,11 +494,11 @@ async def test_an_empty_assistant_message_is_omitted() -> None:
     assert [message["role"] for message in messages] == ["user", "user"]
 
 
-async def test_a_message_without_words_is_still_a_message() -> None:
+async def test_a_message_without_text_is_still_sent() -> None:
     assert await capture_sent(user_message()) == [{"role": "user", "content": "(nothing)"}]
 
 
-async def test_images_go_to_models_that_take_them() -> None:
+async def test_images_are_sent_to_models_that_accept_them() -> None:
     (message,) = await capture_sent(user_message(text_block("See:"), image_block()), images=True)
 
     words, picture = message["content"]
@@ -562,7 +562,7 @@ async def test_rejected_content_is_replaced_in_requests() -> None:
     assert stored[0]["content"][0]["text"] == "a\ud800b\x00c"
 
 
-async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None:
+async def test_invalid_call_ids_are_replaced_by_the_same_id_everywhere() -> None:
     _, called, answered = await capture_sent(
         user_message(text_block("Hi")),
         assistant_message({"type": "toolCall", "id": "functions.read:0", "name": "read", "arguments": {}}),
@@ -608,7 +608,7 @@ async def test_usage_separates_cached_tokens() -> None:
     }
 
 
-async def test_prices_of_the_configuration_win() -> None:
+async def test_configured_prices_take_precedence() -> None:
     used = {"prompt_tokens": 1_000_000, "completion_tokens": 500_000}
     with FakeServer([Answer(text="x", usage=used)]) as server:
         message = await complete(make_model(server, prices=Prices(input=2, output=8)), HELLO)

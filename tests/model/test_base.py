@@ -65,7 +65,7 @@ def test_a_partial_call_is_kept_as_text() -> None:
     assert draft.build_message("aborted")["content"] == [{"type": "text", "text": said}]
 
 
-def test_a_draft_of_many_pieces_takes_time_in_proportion_to_their_number() -> None:
+def test_a_draft_of_many_pieces_takes_linear_time() -> None:
     draft = PartialMessage(INFO)
     piece = TextDelta("x" * 1000)
 

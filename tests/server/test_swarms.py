@@ -160,7 +160,7 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(env: ServerEnv
     assert (await client.get(f"/api/swarms/{id}/branches")).json() == before
 
 
-async def test_the_five_routes_of_a_swarms_branches(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_the_five_branch_routes_of_a_swarm_work(env: ServerEnv, client: httpx.AsyncClient) -> None:
     session = env.create_session()
     id = (await create_swarm(client, session=session, start=False))["id"]
 

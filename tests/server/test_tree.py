@@ -102,7 +102,7 @@ async def test_entries_are_the_lines_of_the_file(env: ServerEnv, client: httpx.A
     assert lines[1]["message"]["content"] == "How do I make this faster?"
 
 
-async def test_one_entry_by_any_name_of_its_place(env: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_an_entry_is_found_by_any_name_of_its_place(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = create_session(env)
     found = [(await client.get(f"/api/sessions/{id}/entries/{place}")).json() for place in ("here", "HEAD~3", "main~3")]
 

@@ -38,7 +38,9 @@ def list_messages(branch: Branch) -> list[str]:
     return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
 
 
-async def test_words_go_to_the_model_and_shell_lines_are_run(make_controller: MakeController, session: Session) -> None:
+async def test_text_goes_to_the_model_and_shell_commands_are_run(
+    make_controller: MakeController, session: Session
+) -> None:
     at = make_controller("Hello.")
 
     assert (await at.submit("!echo seen")).text == "seen"

@@ -22,7 +22,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     set_to("UTC")
 
 
-def test_times_are_shown_as_clocks_show_them_here(clocks: Callable[[str], None]) -> None:
+def test_times_are_shown_in_local_time(clocks: Callable[[str], None]) -> None:
     for zone, shown in (("UTC", "2026-01-02 23:30"), ("CET-1CEST", "2026-01-03 00:30"), ("EST5", "2026-01-02 18:30")):
         clocks(zone)
         assert format_local_time("2026-01-02T23:30:15.678Z") == shown

@@ -171,7 +171,7 @@ def test_a_prompt_runs_tools_in_the_current_folder_and_reports_it(
     assert list_results(st.open(session.location)) == [str(here)]
 
 
-def test_a_prompt_works_in_the_folder_that_the_person_names(
+def test_a_prompt_runs_tools_in_the_folder_that_the_user_names(
     here: Path, there: Path, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with st.create("talk", cwd=there) as session:

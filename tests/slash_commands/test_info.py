@@ -115,7 +115,7 @@ async def test_without_available_models_the_model_command_explains_why(make_cont
     assert person.questions == []
 
 
-async def test_a_desk_without_a_model_gets_one(make_controller: MakeController) -> None:
+async def test_a_controller_without_a_model_gets_one(make_controller: MakeController) -> None:
     at = make_controller(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
     with pytest.raises(InvalidOperation, match="no model: choose one"):
         await at.submit("one")
@@ -187,7 +187,7 @@ async def test_reload_without_a_loader_is_refused(make_controller: MakeControlle
         await run(make_controller(), "/reload")
 
 
-async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
+async def test_an_answer_that_could_not_be_written_can_be_saved_elsewhere(
     make_controller: MakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)

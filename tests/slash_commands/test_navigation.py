@@ -16,7 +16,7 @@ def list_messages(session: Session) -> list[str]:
     return [str(message.get("content")) for message in session.head.context().to_llm()]
 
 
-async def test_without_a_person_the_tree_is_drawn(make_controller: MakeController, session: Session) -> None:
+async def test_without_a_user_the_tree_is_printed(make_controller: MakeController, session: Session) -> None:
     talk(session, "hello", "hi")
 
     drawn = await run(make_controller(), "/tree")
@@ -25,7 +25,9 @@ async def test_without_a_person_the_tree_is_drawn(make_controller: MakeControlle
     assert "assistant: hi (main) ← active" in drawn
 
 
-async def test_the_tree_leads_to_the_entry_that_was_chosen(make_controller: MakeController, session: Session) -> None:
+async def test_the_tree_command_navigates_to_the_chosen_entry(
+    make_controller: MakeController, session: Session
+) -> None:
     first, answer, *_ = talk(session, "one", "1", "two", "2")
     screen = FakeHost(choice=first)
     at = make_controller(ui=Person("No summary"), host=screen)
@@ -41,7 +43,9 @@ async def test_the_tree_leads_to_the_entry_that_was_chosen(make_controller: Make
     assert session.head.leaf == answer
 
 
-async def test_a_left_branch_can_be_summarized_with_a_focus(make_controller: MakeController, session: Session) -> None:
+async def test_an_abandoned_branch_can_be_summarized_with_a_focus(
+    make_controller: MakeController, session: Session
+) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
     at = make_controller("We tried two.", ui=Person("focus", "the numbers"))
 
@@ -53,7 +57,7 @@ async def test_a_left_branch_can_be_summarized_with_a_focus(make_controller: Mak
     assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
 
 
-async def test_the_user_can_write_the_summary_of_a_left_branch(
+async def test_the_user_can_write_the_summary_of_an_abandoned_branch(
     make_controller: MakeController, session: Session
 ) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
@@ -259,7 +263,7 @@ async def test_a_merge_adds_a_summary_of_the_other_branch(make_controller: MakeC
     assert "what came of it" in str(at.model.requests[0].messages)
 
 
-async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
+async def test_messages_are_cherry_picked_and_a_branch_is_rebased(
     make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")

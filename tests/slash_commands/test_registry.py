@@ -52,7 +52,7 @@ def test_a_line_that_starts_with_a_path_is_not_a_command() -> None:
     assert parse_line("/branch-here  a b ") == ("branch-here", "a b")
 
 
-def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
+def test_quotes_group_words_and_an_apostrophe_is_a_letter() -> None:
     words = _make_command(Argument(name="WORD", repeated=True))
     text = _make_command(Argument(name="WORD"), Argument(name="TEXT", rest=True))
 
@@ -60,7 +60,7 @@ def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
     assert text.parse("""a don't  "forget" it""") == ["a", """don't  "forget" it"""]
 
 
-def test_an_empty_word_in_quotes_is_a_word() -> None:
+def test_empty_quotes_are_an_argument() -> None:
     command = _make_command(Argument(name="TEXT"), Argument(name="PLACE"))
 
     assert command.parse('"" root') == ["", "root"]
@@ -69,11 +69,11 @@ def test_an_empty_word_in_quotes_is_a_word() -> None:
 
 
 @pytest.mark.parametrize("word", ["plain", "two ways", "a\tb", "don't", '"said"', "'tis", 'the "other" one', ""])
-def test_a_word_that_was_quoted_is_read_back(word: str) -> None:
+def test_a_quoted_word_is_parsed_back(word: str) -> None:
     assert list(WordReader(f"a {quote_word(word)} b")) == ["a", word, "b"]
 
 
-def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
+def test_too_many_or_too_few_arguments_are_refused_with_the_usage() -> None:
     command = _make_command(Argument(name="PLACE", required=True), Argument(name="FILE"))
 
     with pytest.raises(InvalidOperation, match=r"too many arguments for /echo; usage: /echo PLACE \[FILE\]"):
@@ -167,7 +167,7 @@ def test_files_are_completed_below_the_folder_of_the_session(make_controller: Ma
 PAGE = Path(__file__).parents[2] / "docs" / "command.md"
 
 
-def test_every_command_is_on_its_page_as_it_is_used() -> None:
+def test_every_command_is_documented_with_its_usage() -> None:
     text = PAGE.read_text().replace("\\|", "|")
 
     for command in get_builtin_commands():

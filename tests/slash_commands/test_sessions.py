@@ -57,7 +57,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     assert st.open(session.file).head.leaf == last
 
 
-async def test_without_a_person_the_message_must_be_named(make_controller: MakeController, session: Session) -> None:
+async def test_without_a_user_the_message_must_be_named(make_controller: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = make_controller()
     with pytest.raises(InvalidOperation, match=f"name a message to fork before: {first[:8]}"):
@@ -78,7 +78,7 @@ async def test_a_clone_is_a_new_session_at_the_same_place(make_controller: MakeC
     assert at.session.head.context().messages == st.open(session.file).head.context().messages
 
 
-async def test_a_new_session_takes_the_place_of_this_one(make_controller: MakeController, session: Session) -> None:
+async def test_a_new_session_replaces_the_current_one(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = make_controller("Fresh.")
     told = record_events(at)
@@ -218,7 +218,9 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(
         await run(at, "/export copy.pdf")
 
 
-async def test_a_copy_of_a_large_session_is_never_in_memory(make_controller: MakeController, session: Session) -> None:
+async def test_a_large_session_is_exported_without_loading_it_into_memory(
+    make_controller: MakeController, session: Session
+) -> None:
     for _ in range(80):
         session.append(st.user("word " * 20_000))
     at = make_controller()
@@ -272,7 +274,7 @@ async def test_the_file_name_chooses_the_export_format(
     assert "in the haystack" in text
 
 
-async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
+async def test_an_export_without_a_file_is_a_page_with_an_unused_name(
     make_controller: MakeController, session: Session
 ) -> None:
     talk(session, "where is the needle?", "in the haystack")

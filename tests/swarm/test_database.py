@@ -64,7 +64,7 @@ def test_a_worker_with_an_expired_lease_cannot_renew_it(database: WorkDatabase, 
     hasty.close()
 
 
-def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_the_database_file_is_private(tmp_path: Path) -> None:
     database = WorkDatabase(str(tmp_path / "deep" / "work.db"))
     database.migrate()
     assert stat.S_IMODE(os.stat(tmp_path / "deep" / "work.db").st_mode) == 0o600

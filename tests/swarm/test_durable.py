@@ -667,7 +667,7 @@ async def test_a_model_that_the_worker_does_not_have_fails_its_agent(place: Shar
     assert "elsewhere" in str(status.agents[0].error)
 
 
-async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
+async def test_a_session_that_the_worker_cannot_open_does_not_change_the_swarm(
     place: SharedServer, session: Session, tmp_path: Path
 ) -> None:
     file, moved = tmp_path / "s.jsonl", tmp_path / "elsewhere.jsonl"

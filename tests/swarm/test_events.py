@@ -63,7 +63,7 @@ def test_a_missing_event_log_is_empty(log: EventLog) -> None:
     assert not os.path.exists(log.path)
 
 
-def test_only_its_owner_can_read_it(log: EventLog) -> None:
+def test_the_event_log_is_private(log: EventLog) -> None:
     log.append(SwarmEvent(status="running"))
 
     assert stat.S_IMODE(os.stat(log.path).st_mode) == 0o600

@@ -89,7 +89,7 @@ async def test_each_run_has_its_own_branch_and_no_branch_moves(session: Session)
     assert not session.problems
 
 
-async def test_the_cheaper_arm_wins_when_it_clearly_is(session: Session) -> None:
+async def test_a_clearly_cheaper_arm_wins(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model(one=0.01, length=0.05))
 
     assert result.winner == "short"
@@ -104,7 +104,7 @@ async def test_the_cheaper_arm_wins_when_it_clearly_is(session: Session) -> None
     assert result.best == min((run for run in result.runs if run.arm == "short"), key=lambda run: run.cost).branch
 
 
-async def test_arms_that_cost_alike_have_no_winner(session: Session) -> None:
+async def test_arms_with_similar_costs_have_no_winner(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model())
 
     assert result.winner is None
@@ -187,7 +187,7 @@ async def test_arms_may_differ_in_their_settings(session: Session) -> None:
     ]
 
 
-async def test_models_by_name_are_found(session: Session) -> None:
+async def test_models_are_found_by_name(session: Session) -> None:
     asked: list[str] = []
 
     def model_of(name: str) -> ScriptedModel:
@@ -551,7 +551,7 @@ async def test_extremely_large_values_are_ignored(session: Session) -> None:
 # Scores
 
 
-async def test_scores_decide_where_they_are_the_metric(session: Session) -> None:
+async def test_a_score_decides_if_it_is_the_metric(session: Session) -> None:
     result = await run_experiment(
         session, "HEAD", ARMS, runs=5, scorers=[exact("42"), matches("42")], metric="exact", model=build_model()
     )
@@ -774,7 +774,7 @@ async def test_the_wire_form_has_everything(session: Session) -> None:
 
 
 @pytest.mark.parametrize("length", [0.01, 0.03])
-async def test_by_noisy_costs_equal_arms_seldom_win_and_different_ones_do(length: float) -> None:
+async def test_with_noisy_costs_equal_arms_rarely_win_and_different_arms_do(length: float) -> None:
     chance = random.Random(7)
     named = 0
     for _ in range(40):

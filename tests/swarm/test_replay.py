@@ -231,7 +231,7 @@ def test_any_swarm_entries_in_a_file_can_be_read(lines: list[Any]) -> None:
     assert told == list_swarms(reopen(session))
 
 
-async def test_the_first_end_is_the_end(session: Session) -> None:
+async def test_only_the_first_end_record_counts(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
     for fact in (
         CancelledRecord(swarm=swarm.id, reason="enough"),

@@ -26,12 +26,12 @@ TRIALS = 200
     ("freedom", "at_95", "at_99"),
     [(1, 12.706, 63.657), (2, 4.303, 9.925), (4, 2.776, 4.604), (9, 2.262, 3.250), (30, 2.042, 2.750)],
 )
-def test_students_quantiles_are_those_of_the_tables(freedom: int, at_95: float, at_99: float) -> None:
+def test_students_quantiles_match_published_tables(freedom: int, at_95: float, at_99: float) -> None:
     assert compute_t_quantile(0.975, freedom) == pytest.approx(at_95, abs=5e-4)
     assert compute_t_quantile(0.995, freedom) == pytest.approx(at_99, abs=5e-4)
 
 
-def test_many_degrees_of_freedom_come_to_the_normal_distribution() -> None:
+def test_many_degrees_of_freedom_converge_to_the_normal_distribution() -> None:
     assert compute_normal_quantile(0.975) == pytest.approx(1.959964, abs=1e-6)
     assert compute_t_quantile(0.975, 1e7) == pytest.approx(1.959964, abs=1e-5)
 
@@ -86,7 +86,7 @@ def test_proportions_are_compared_by_counting_arrangements() -> None:
     assert clear.p_value == pytest.approx(2 / 252)
 
 
-def test_grades_in_fractions_are_counted_as_whole_ones_are() -> None:
+def test_fractional_grades_are_counted_like_whole_ones() -> None:
     a, b = [6, 4, 2, 6], [2, 1, 2, 7]
 
     whole, parts = (compare_arms([grade * step for grade in a], [grade * step for grade in b]) for step in (1, 0.05))

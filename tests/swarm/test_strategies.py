@@ -292,7 +292,7 @@ async def test_a_tree_agent_splits_its_task_and_continues_with_the_results(sessi
     assert not session.problems
 
 
-async def test_a_tree_agent_that_does_it_alone_splits_nothing(session: Session) -> None:
+async def test_a_tree_agent_that_works_alone_splits_nothing(session: Session) -> None:
     status = await Swarm(session, "grove", "do it", strategy="tree", model=build_model(split_then_answer)).run()
 
     assert [agent.id for agent in status.agents] == ["agent-1"]

@@ -362,7 +362,7 @@ async def test_a_short_paste_is_text_without_control_characters(running: Running
         assert await app.wait_until(lambda: app.editor.text == "a\\x1b[31mb\nc")
 
 
-async def test_undo_and_redo(running: Running) -> None:
+async def test_edits_can_be_undone_and_redone(running: Running) -> None:
     async with running() as app:
         await app.press(*"word")
         await app.press("ctrl+z")

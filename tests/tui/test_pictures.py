@@ -82,7 +82,7 @@ def create_shop(name: str = "faster lookups") -> Session:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) -> None:
+async def test_the_chat_matches_its_picture(running: Running, project: Path, size: tuple[int, int]) -> None:
     (project / "shop.py").write_text("for row in rows:\n    if row.name == name:\n        return row.price\n")
     edit = {"path": "shop.py", "old_text": "for row in rows:", "new_text": "if name in prices:"}
     usage = ScriptedUsage({"input": 8200, "output": 410, "cost": 0.031})
@@ -95,7 +95,7 @@ async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_question_about_a_tool_call(running: Running, size: tuple[int, int]) -> None:
+async def test_the_question_about_a_tool_call_matches_its_picture(running: Running, size: tuple[int, int]) -> None:
     call = ToolCall("a", "bash", {"command": "rm -rf build && make all"})
     usage = ScriptedUsage({"input": 820, "output": 41, "cost": 0.0031})
     async with running(["I build it anew.", call, usage], session=create_shop(), size=size) as app:
@@ -110,7 +110,7 @@ async def test_the_question_about_a_tool_call(running: Running, size: tuple[int,
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_choices_of_commands(running: Running, size: tuple[int, int]) -> None:
+async def test_the_command_suggestions_match_their_picture(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_shop(), size=size) as app:
         await app.press("/", "c")
         await app.wait_for_text("› /c")
@@ -118,7 +118,7 @@ async def test_the_choices_of_commands(running: Running, size: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_tree_over_the_chat(running: Running, size: tuple[int, int]) -> None:
+async def test_the_tree_over_the_chat_matches_its_picture(running: Running, size: tuple[int, int]) -> None:
     session = create_shop()
     session.append(st.user("How do I make this faster?"))
     session.append(st.assistant("A cache, or a dict?"))
@@ -160,7 +160,7 @@ def create_two_branches(file: Path | None = None) -> Session:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_tree_by_itself(size: tuple[int, int]) -> None:
+async def test_the_separate_tree_app_matches_its_picture(size: tuple[int, int]) -> None:
     app: Any = TreeApp(create_two_branches(), Config())
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot, ScriptedModel([]))
@@ -169,7 +169,7 @@ async def test_the_tree_by_itself(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_branches_side_by_side(running: Running, size: tuple[int, int]) -> None:
+async def test_branches_side_by_side_match_their_picture(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_two_branches(), size=size) as app:
         await app.submit("/compare main dict")
         await app.wait_for_text("main, dict · winner", "40 ms")
@@ -177,7 +177,7 @@ async def test_branches_side_by_side(running: Running, size: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) -> None:
+async def test_two_marks_in_the_tree_match_their_picture(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_two_branches(), size=size) as app:
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
@@ -187,7 +187,7 @@ async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_a_search(running: Running, size: tuple[int, int]) -> None:
+async def test_the_search_matches_its_picture(running: Running, size: tuple[int, int]) -> None:
     with st.create(cwd="/home/ann/shop") as made:
         file = made.file
     assert file is not None
@@ -199,7 +199,7 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
+async def test_the_key_list_matches_its_picture(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_shop(), size=size) as app:
         await app.press("f1")
         await app.wait_for_text("Keys · change them under [keys]")
@@ -207,7 +207,7 @@ async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-async def test_the_sessions(running: Running, project: Path, size: tuple[int, int]) -> None:
+async def test_the_session_picker_matches_its_picture(running: Running, project: Path, size: tuple[int, int]) -> None:
     with st.create("faster lookups", cwd="/home/ann/shop") as first:
         first.append(st.user("How do I make this faster?"))
         first.append(st.assistant("A cache, or a dict?"))

@@ -116,7 +116,7 @@ async def test_only_named_sessions_can_be_listed(running: Running, three: list[s
         assert await app.wait_for_text("Named work", "named")
 
 
-async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -> None:
+async def test_a_key_lists_the_sessions_of_all_folders(running: Running, three: list[str], tmp_path: Path) -> None:
     with st.create("Elsewhere", cwd=tmp_path) as other:
         other.append(st.user("hi"))
     async with running() as app:
@@ -127,7 +127,7 @@ async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -
         await app.wait_for_text("Elsewhere", "all folders")
 
 
-async def test_renaming(running: Running, three: list[str]) -> None:
+async def test_a_session_is_renamed_in_the_picker(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else")
@@ -154,7 +154,7 @@ async def test_renaming_the_open_session_uses_the_open_session(running: Running)
         assert await app.wait_for_text("Fresh · on main")
 
 
-async def test_archiving_and_unarchiving(running: Running, three: list[str]) -> None:
+async def test_a_session_is_archived_and_unarchived_in_the_picker(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else")
@@ -168,7 +168,7 @@ async def test_archiving_and_unarchiving(running: Running, three: list[str]) -> 
         assert await app.wait_until(lambda: not Path(f"{three[2]}.archived").exists())
 
 
-async def test_deleting_asks_first(running: Running, three: list[str]) -> None:
+async def test_deleting_asks_for_confirmation(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         await app.wait_for_text("something else")

@@ -132,7 +132,7 @@ def build_script(seed: int = 5) -> Script:
 
 
 @pytest.mark.skipif(not TAKING, reason="pictures are taken with SESSIONTREE_PICTURES=1")
-def test_pictures_are_taken(serve: Serve, visit: Visit) -> None:
+def test_screenshots_are_written_on_request(serve: Serve, visit: Visit) -> None:
     id = create_shop_session()
     site: DashboardSite = serve(ScriptedModel([build_script()] * 60))
 
