@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the index."""
+"""Fixtures of the index tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    """A folder to put session files into."""
+def session_folder(tmp_path: Path) -> Path:
+    """A folder for session files."""
     folder = tmp_path / "shelf"
     folder.mkdir()
     return folder

@@ -1,4 +1,4 @@
-"""What the tests of the index share: folders of sessions, and what is listed and found in them."""
+"""Helpers of the index tests: write session files, list them and search them."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def say(id: str, parent: str | None, text: str, **fields: Any) -> dict[str, Any]
     return {"type": "message", "id": id, "parentId": parent, "timestamp": TIME, "message": message, **fields}
 
 
-def put(folder: Path, name: str, *lines: Any) -> Path:
+def write_session(folder: Path, name: str, *lines: Any) -> Path:
     path = folder / f"{name}.jsonl"
     path.write_bytes(build_file(*lines))
     return path
 
 
-def only(folder: Path) -> st.SessionSummary:
+def read_only_summary(folder: Path) -> st.SessionSummary:
     (summary,) = st.sessions(dir=folder)
     return summary
 
 
-def found(query: str, folder: Path) -> list[str]:
+def search_ids(query: str, folder: Path) -> list[str]:
     return [hit.entry for hit in st.search(query, dir=folder)]
 
 
-def expected(path: Path) -> tuple[Any, ...]:
-    """What a summary says of a session, from opening it."""
+def compute_expected_facts(path: Path) -> tuple[Any, ...]:
+    """Return the facts that a summary must have, read by opening the session."""
     try:
         session = st.open(path, read_only=True)
         faults = [problem for problem in session.problems if problem.severity == "fault"]
@@ -50,7 +50,7 @@ def expected(path: Path) -> tuple[Any, ...]:
     )
 
 
-def told(summary: st.SessionSummary) -> tuple[Any, ...]:
+def extract_facts(summary: st.SessionSummary) -> tuple[Any, ...]:
     if summary.branch is None:
         return (summary.is_damaged,)
     return (

@@ -1,4 +1,4 @@
-"""Where sessions live, how they are found, and forks."""
+"""The catalog: where sessions are stored, how they are found, and forks."""
 
 import os
 import sqlite3
@@ -200,7 +200,7 @@ def test_a_session_is_found_at_once_while_others_write_to_the_index(
         assert catalog.find(session.id[-8:]) == catalog.find("just now") == str(session.file)
         assert catalog.find(kept.id[-8:]) == str(kept.file)
 
-    assert anew == []  # what the index knows was of use
+    assert anew == []  # the index was used
     assert [summary.name for summary in st.sessions(all=True)] == ["just now", None]
 
 
@@ -245,13 +245,13 @@ def test_files_that_are_not_sessions_do_not_make_an_id_ambiguous() -> None:
 
 
 def test_an_ambiguous_name_is_an_error_that_lists_the_candidates() -> None:
-    ids = {st.create(name="twin", cwd="/p").id, st.create(name="twin", cwd="/q").id}
+    list_ids = {st.create(name="twin", cwd="/p").id, st.create(name="twin", cwd="/q").id}
 
     with pytest.raises(st.Ambiguous) as caught:
         st.open("twin")
-    assert set(caught.value.candidates) == ids
+    assert set(caught.value.candidates) == list_ids
     with pytest.raises(st.Ambiguous):
-        st.open(min(ids)[:8])
+        st.open(min(list_ids)[:8])
 
 
 @pytest.mark.parametrize("name", ["nope", "no/such.jsonl", "missing.jsonl", "@", "../x"])
@@ -344,14 +344,14 @@ def test_a_folder_of_the_catalog_may_be_a_link_to_one_elsewhere(home: Path, tmp_
     (catalog_folder / "--gone--").symlink_to("nowhere")
 
     assert list((tmp_path / "elsewhere").glob(f"*{outside.id}.jsonl"))
-    assert ids(cwd="/q") == [outside.id]
-    assert ids(all=True) == [outside.id, inside.id]
+    assert list_ids(cwd="/q") == [outside.id]
+    assert list_ids(all=True) == [outside.id, inside.id]
     assert [hit.session for hit in st.search("outside", all=True)] == [outside.id]
     for name in (outside.id, "outside", outside.id[-8:]):
         assert st.open(name).id == outside.id
     assert st.open("inside").file == inside.file
     catalog.delete("outside")
-    assert ids(all=True) == [inside.id]
+    assert list_ids(all=True) == [inside.id]
     assert catalog.restore("outside") == str(outside.file)
 
 
@@ -383,7 +383,7 @@ def test_finding_by_id_or_path_needs_no_index(home: Path) -> None:
 # Listing and searching
 
 
-def ids(**options: Any) -> list[str]:
+def list_ids(**options: Any) -> list[str]:
     return [summary.id for summary in st.sessions(**options)]
 
 
@@ -396,9 +396,9 @@ def test_sessions_of_this_folder_are_listed_newest_first(tmp_path: Path, monkeyp
         os.utime(session.file, (1_000_000 - age, 1_000_000 - age))
     monkeypatch.chdir(tmp_path / "a" / "b")
 
-    assert ids() == ids(cwd=tmp_path / "a" / "b") == [session.id for session in made]
-    assert ids(all=True) == [*(session.id for session in made), other.id, same_folder_name.id]
-    assert ids(cwd="/nowhere") == []
+    assert list_ids() == list_ids(cwd=tmp_path / "a" / "b") == [session.id for session in made]
+    assert list_ids(all=True) == [*(session.id for session in made), other.id, same_folder_name.id]
+    assert list_ids(cwd="/nowhere") == []
 
 
 def test_a_file_without_a_project_is_listed_in_its_folder() -> None:
@@ -406,15 +406,15 @@ def test_a_file_without_a_project_is_listed_in_its_folder() -> None:
     assert session.file is not None
     (session.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
 
-    assert set(ids(cwd="/p")) == {"bad", session.id}
+    assert set(list_ids(cwd="/p")) == {"bad", session.id}
 
 
 def test_any_folder_can_be_listed_with_or_without_its_subfolders(tmp_path: Path) -> None:
     top, below = st.create(dir=tmp_path / "mine"), st.create(dir=tmp_path / "mine" / "more")
     st.create(dir=tmp_path / "mine" / "more" / "deep")
 
-    assert ids(dir=tmp_path / "mine") == [top.id]
-    assert set(ids(dir=tmp_path / "mine", all=True)) == {top.id, below.id}
+    assert list_ids(dir=tmp_path / "mine") == [top.id]
+    assert set(list_ids(dir=tmp_path / "mine", all=True)) == {top.id, below.id}
     with pytest.raises(st.NotFound):
         st.sessions(dir=tmp_path / "nowhere")
 
@@ -428,8 +428,8 @@ def test_sessions_of_other_programs_are_listed_and_searched_and_never_changed(
     st.create(cwd="/p")
     before = {path: path.stat().st_mtime_ns for path in (home / folder).rglob("*")}
 
-    assert ids(source=source, cwd="/p") == [theirs.id]
-    assert set(ids(source=source, all=True)) == {theirs.id, others.id}
+    assert list_ids(source=source, cwd="/p") == [theirs.id]
+    assert set(list_ids(source=source, all=True)) == {theirs.id, others.id}
     assert [hit.session for hit in st.search("apple", source=source, cwd="/p")] == [theirs.id]
     assert st.search("apple", all=True) == []
     assert {path: path.stat().st_mtime_ns for path in (home / folder).rglob("*")} == before
@@ -440,9 +440,9 @@ def test_the_environment_of_pi_sets_the_folder_of_its_sessions(tmp_path: Path, m
     flat = st.create(dir=tmp_path / "flat")
 
     monkeypatch.setenv("PI_CODING_AGENT_DIR", str(tmp_path / "agent"))
-    assert ids(source="pi", all=True) == [agent.id]
+    assert list_ids(source="pi", all=True) == [agent.id]
     monkeypatch.setenv("PI_CODING_AGENT_SESSION_DIR", str(tmp_path / "flat"))
-    assert ids(source="pi", all=True) == [flat.id]
+    assert list_ids(source="pi", all=True) == [flat.id]
     with pytest.raises(st.InvalidOperation, match="'emacs'"):
         st.sessions(source="emacs")
 
@@ -470,12 +470,12 @@ def test_an_unreadable_folder_is_listed_as_damaged(home: Path) -> None:
 def refuse(monkeypatch: pytest.MonkeyPatch, call: str, *paths: Path) -> None:
     real = getattr(os, call)
 
-    def refused(path: Any, *more: Any, **options: Any) -> Any:
+    def raise_refused(path: Any, *more: Any, **options: Any) -> Any:
         if path in [str(path) for path in paths]:
             raise PermissionError(13, "Permission denied")
         return real(path, *more, **options)
 
-    monkeypatch.setattr(os, call, refused)
+    monkeypatch.setattr(os, call, raise_refused)
 
 
 @pytest.mark.parametrize("above", [0, 1])
@@ -503,9 +503,9 @@ def test_an_unreadable_folder_of_another_program_is_reported(
 ) -> None:
     folder = Path(catalog.get_sources()[source]) / "--p--"
     st.create(dir=folder, cwd="/p")
-    refused = [folder, folder.parent][above]
-    refuse(monkeypatch, "open", refused)
-    refuse(monkeypatch, "scandir", refused)
+    raise_refused = [folder, folder.parent][above]
+    refuse(monkeypatch, "open", raise_refused)
+    refuse(monkeypatch, "scandir", raise_refused)
 
     assert [summary.damage for summary in st.sessions("/p", source=source)] == ["Permission denied"]
 
@@ -538,8 +538,8 @@ def test_unreadable_files_are_listed_and_removed_ones_are_not(tmp_path: Path, mo
 
     monkeypatch.setattr(os, "scandir", Folder)
 
-    told = {Path(summary.file).stem: summary.damage for summary in st.sessions(dir=tmp_path)}
-    assert told == {"good": None, "kept": "Permission denied"}
+    damage = {Path(summary.file).stem: summary.damage for summary in st.sessions(dir=tmp_path)}
+    assert damage == {"good": None, "kept": "Permission denied"}
 
 
 def test_an_error_while_reading_a_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,7 +559,7 @@ def test_temporary_files_of_other_programs_are_not_sessions() -> None:
     session.file.with_name(f"._{session.file.name}").write_bytes(b"\0\5\x16\7")
     session.file.with_name(f".#{session.file.name}").symlink_to("me@here.1234")
 
-    assert ids(cwd="/p") == ids(all=True) == [session.id]
+    assert list_ids(cwd="/p") == list_ids(all=True) == [session.id]
     assert st.open(session.id).id == session.id
 
 
@@ -569,8 +569,8 @@ def test_a_damaged_file_of_another_program_is_listed_for_its_project() -> None:
         place.mkdir(parents=True)
         (place / f"x_{folder}.jsonl").write_bytes(b"garbage")
 
-    assert ids(source="pi", cwd="/p") == ["--p--"]
-    assert set(ids(source="pi", all=True)) == {"--p--", "--q--"}
+    assert list_ids(source="pi", cwd="/p") == ["--p--"]
+    assert set(list_ids(source="pi", all=True)) == {"--p--", "--q--"}
 
 
 # Forks
@@ -602,8 +602,8 @@ def test_a_path_fork_is_a_separate_session_with_the_same_context(source: st.Sess
     assert source.read_lines() == before == st.open(source.id).read_lines()
 
 
-def damaged_file(tmp_path: Path, first: str = "a") -> Path:
-    """Three messages with a label between the first two; the second has swallowed the line behind it."""
+def write_damaged_file(tmp_path: Path, first: str = "a") -> Path:
+    """Three messages with a label between the first two. The newline after the second message is missing."""
 
     def message(id: str, parent: str | None) -> bytes:
         wire = {"type": "message", "id": id, "parentId": parent, "timestamp": "", "message": st.user(id).message}
@@ -620,7 +620,7 @@ def damaged_file(tmp_path: Path, first: str = "a") -> Path:
 def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
     to: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = st.open(damaged_file(tmp_path))
+    source = st.open(write_damaged_file(tmp_path))
     if to == "database":
         database = request.getfixturevalue("database")
         list(transfer.copy(str(source.file), f"{database}#s"))
@@ -636,7 +636,7 @@ def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
 
 
 def test_a_path_fork_blocked_by_a_damaged_line_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
-    source = st.open(damaged_file(tmp_path, first="an odd id"))
+    source = st.open(write_damaged_file(tmp_path, first="an odd id"))
 
     for work in (
         lambda: source.fork(file=tmp_path / "fork.jsonl"),
@@ -732,7 +732,7 @@ def test_sessions_written_at_the_same_time_are_ordered_by_creation_time() -> Non
     assert [catalog.get_session_id(file) for file in catalog.list_locations()] == made
 
 
-# The most recent one
+# The most recent session
 
 
 @pytest.fixture(params=["files", "database"])

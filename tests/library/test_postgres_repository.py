@@ -1,4 +1,4 @@
-"""Sessions in a database are found, listed, searched and put aside as files are."""
+"""Sessions in a database are found, listed, searched, archived and deleted like files."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_a_database_address_is_never_treated_as_a_session(store: str) -> None:
     assert [summary.id for summary in st.sessions()] == [session.id]
 
 
-def busy(name: str, **where: object) -> st.Session:
-    """A session with branches, costs, an archived branch, a label and a compaction."""
+def create_busy_session(name: str, **where: object) -> st.Session:
+    """Create a session with branches, costs, an archived branch and a label."""
     session = st.create(name=name, **where)  # type: ignore[arg-type]
     session.append(st.user("Find the\nCache  bug, Straße"))
     session.append(st.assistant("A dict, 100% _sure_.", usage={"input": 900, "output": 60, "cost": 0.004}))
@@ -111,7 +111,7 @@ def busy(name: str, **where: object) -> st.Session:
     return session
 
 
-def compared(summary: st.SessionSummary) -> dict[str, object]:
+def get_compared_fields(summary: st.SessionSummary) -> dict[str, object]:
     return {
         name: getattr(summary, name)
         for name in summary.__struct_fields__
@@ -120,18 +120,18 @@ def compared(summary: st.SessionSummary) -> dict[str, object]:
 
 
 def test_a_listing_equals_a_listing_of_files(store: str, tmp_path: Path) -> None:
-    busy("deep")
+    create_busy_session("deep")
     (listed,) = st.sessions()
-    busy("deep", dir=tmp_path / "files")
+    create_busy_session("deep", dir=tmp_path / "files")
     (of_files,) = st.sessions(dir=tmp_path / "files")
 
-    assert compared(listed) == compared(of_files)
+    assert get_compared_fields(listed) == get_compared_fields(of_files)
     assert (listed.branch_count, listed.branch, listed.cost) == (2, "main", 0.005)
     assert listed.created <= listed.modified
 
 
 def test_a_listing_is_up_to_date_without_opening_sessions(store: str) -> None:
-    session = busy("deep")
+    session = create_busy_session("deep")
     before = st.sessions()[0]
 
     session.rename("deeper")
@@ -211,8 +211,8 @@ def test_a_search_finds_the_same_as_a_search_of_files(store: str, tmp_path: Path
     def found(hits: list[st.Hit]) -> list[tuple[object, ...]]:
         return sorted((hit.type, hit.role, hit.branch, hit.in_context, hit.snippet, hit.name) for hit in hits)
 
-    busy("deep").close()
-    busy("deep", dir=tmp_path / "files").close()
+    create_busy_session("deep").close()
+    create_busy_session("deep", dir=tmp_path / "files").close()
 
     for query in QUERIES:
         expected = found(st.search(query, dir=tmp_path / "files"))
@@ -222,7 +222,7 @@ def test_a_search_finds_the_same_as_a_search_of_files(store: str, tmp_path: Path
 
 def test_matching_sessions_are_the_same_as_for_a_search(store: str) -> None:
     for name in ("deep", "deeper"):
-        busy(name).close()
+        create_busy_session(name).close()
     with st.create(name="apart") as session:
         session.append(st.user("cache"))
         apart = st.user([{"type": "text", "text": text} for text in ("it ends", "and here begins")])
@@ -273,7 +273,7 @@ def test_an_unreadable_line_does_not_break_a_search(store: str) -> None:
     deep, sound = session.append(st.user("needle here")), session.append(st.user("needle there"))
     nested = b'{"type":"message","id":"%s","message":%s' % (deep.id.encode(), b"[" * 300 + b"]" * 300 + b"}")
     with psycopg.connect(store) as connection:
-        connection.execute("SET session_replication_role = replica")  # nothing but a superuser gets past the trigger
+        connection.execute("SET session_replication_role = replica")  # only a superuser can bypass the trigger
         change = connection.execute("UPDATE sessiontree.entry SET line = %s WHERE line = %s", (nested, deep.raw))
         assert change.rowcount == 1
 
@@ -328,14 +328,14 @@ def test_a_name_used_twice_in_the_trash_does_not_purge_the_existing_session(stor
 def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
     unused, used = st.create(), st.create()
     seen = used.store.read_end().cursor
-    st.open(used.id).append(st.user("said meanwhile"))
+    st.open(used.id).append(st.user("appended in between"))
 
     for session in (unused, used):
         catalog.purge_unused(session, lambda tree: not len(tree))
     with pytest.raises(st.Conflict):
         catalog.purge(used.id, at=seen)
 
-    assert [summary.first_message for summary in st.sessions()] == ["said meanwhile"]
+    assert [summary.first_message for summary in st.sessions()] == ["appended in between"]
 
 
 def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
@@ -363,7 +363,7 @@ def test_lone_surrogates_in_one_session_do_not_affect_the_listing_of_others(stor
     for file in files:
         list(transfer.copy(str(file), store))
 
-    for _ in range(2):  # what is found out the first time is kept
+    for _ in range(2):  # the first result is cached
         listed = st.sessions(all=True)
         assert len(listed) == len(files) + 1
         assert [summary.damage for summary in listed if summary.id == good.id] == [None]

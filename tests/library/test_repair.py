@@ -1,4 +1,4 @@
-"""Damaged sessions are made sound beside the damaged file, which stays as it is."""
+"""A damaged session is repaired in a copy; the damaged file does not change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 
 
-def held_in_memory(*lines: bytes) -> MemoryStore:
+def build_memory_store(*lines: bytes) -> MemoryStore:
     store = MemoryStore()
     store.create(lines)
     return store
@@ -59,7 +59,7 @@ def test_a_session_whose_file_was_removed_is_repaired_to_another_file(tmp_path: 
 def test_a_repaired_copy_of_a_session_in_memory_needs_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     damaged = st.Session(
-        held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
+        build_memory_store(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
     )
 
     with pytest.raises(st.InvalidOperation, match="a session in memory has no folder for a repaired copy"):
@@ -80,8 +80,8 @@ def test_repairing_a_removed_file_is_reported(tmp_path: Path) -> None:
         st.repair(damaged)
 
 
-def damaged_at(file: Path) -> Path:
-    """A file with a line that is none, and a head that is nowhere."""
+def write_damaged_file(file: Path) -> Path:
+    """Write a file with an invalid line and a head that points to a missing entry."""
     record = '{"current":"main","heads":{"main":"gone","side":"a"}}'
     file.write_text(
         '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\n'
@@ -92,11 +92,11 @@ def damaged_at(file: Path) -> Path:
 
 
 def test_a_repaired_copy_is_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
+    def raise_disk_full(*_: object, **__: object) -> None:
         raise st.StoreError("the disk", "No space left on device")
 
-    file = damaged_at(tmp_path / "s.jsonl")
-    monkeypatch.setattr(JsonlStore, "append", full)
+    file = write_damaged_file(tmp_path / "s.jsonl")
+    monkeypatch.setattr(JsonlStore, "append", raise_disk_full)
 
     report = st.repair(st.open(file, read_only=True))
 
@@ -107,7 +107,9 @@ def test_a_repaired_copy_is_complete_or_absent(tmp_path: Path, monkeypatch: pyte
 
 def test_a_missing_head_of_an_old_file_is_restored_in_a_copy(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
-    file.write_text(damaged_at(file).read_text().replace('"version":3', '"version":2').removesuffix("garbage\n"))
+    file.write_text(
+        write_damaged_file(file).read_text().replace('"version":3', '"version":2').removesuffix("garbage\n")
+    )
     before = file.read_bytes()
 
     with st.open(file) as damaged:
@@ -123,7 +125,7 @@ def test_a_missing_head_of_an_old_file_is_restored_in_a_copy(tmp_path: Path) -> 
 
 
 def test_an_earlier_copy_is_used_again_while_it_is_complete(tmp_path: Path) -> None:
-    file = damaged_at(tmp_path / "s.jsonl")
+    file = write_damaged_file(tmp_path / "s.jsonl")
     first = st.repair(st.open(file))
     assert first.file is not None
     with st.open(first.file) as sound:
@@ -131,13 +133,13 @@ def test_an_earlier_copy_is_used_again_while_it_is_complete(tmp_path: Path) -> N
     assert st.repair(st.open(file)) == first
     whole = Path(first.file).read_bytes().split(b"\n")
 
-    Path(first.file).write_bytes(b"\n".join([*whole[:3], b""]))  # what follows in it is lost
+    Path(first.file).write_bytes(b"\n".join([*whole[:3], b""]))  # the rest of the file is lost
 
     assert st.repair(st.open(file)).file not in (None, first.file)
 
 
 def test_entries_of_other_writers_are_in_the_copy(tmp_path: Path) -> None:
-    damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
+    damaged = st.open(write_damaged_file(tmp_path / "s.jsonl"))
     assert damaged.problems
     with st.open(damaged.location) as other:
         late = other.branch("side").append(st.user("late"))
@@ -194,11 +196,11 @@ def test_ids_generated_by_a_repair_are_unique(tmp_path: Path) -> None:
 # Files without a header
 
 
-def headless(*said: str, first: str = '{"type":"session","vers') -> str:
+def build_headless_file(*texts: str, first: str = '{"type":"session","vers') -> str:
     lines = [
         f'{{"type":"message","id":"{text}","parentId":{parent},"timestamp":"2026-01-02T09:30:00.000Z",'
         f'"message":{{"role":"user","content":"{text}"}}}}'
-        for text, parent in zip(said, ["null", *(f'"{text}"' for text in said)], strict=False)
+        for text, parent in zip(texts, ["null", *(f'"{text}"' for text in texts)], strict=False)
     ]
     return "".join(f"{line}\n" for line in [*([first] if first else []), *lines])
 
@@ -206,7 +208,7 @@ def headless(*said: str, first: str = '{"type":"session","vers') -> str:
 @pytest.mark.parametrize("first", ["", "garbage", '\x00{"type":"session","version":3,"id":"s"}', "[1]", "{}"])
 def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, first: str) -> None:
     file = tmp_path / "s.jsonl"
-    file.write_text(headless("one", "two", first=first))
+    file.write_text(build_headless_file("one", "two", first=first))
     before = file.read_bytes()
     with pytest.raises(st.FormatError):
         st.open(file)
@@ -242,7 +244,7 @@ def test_a_repair_reports_the_number_of_dropped_lines_if_there_are_many(tmp_path
 def test_other_faults_of_a_file_without_header_are_repaired_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.library.index.session_summary.LINE_LIMIT", 200_000)
     file = tmp_path / "s.jsonl"
-    file.write_text(headless("one", "two").replace('"parentId":null', '"parentId":"gone"') + "garbage\n")
+    file.write_text(build_headless_file("one", "two").replace('"parentId":null', '"parentId":"gone"') + "garbage\n")
     with file.open("a") as more:
         more.write("x" * 300_000 + '\n{"type":"message","id":"torn')
 

@@ -195,7 +195,7 @@ def test_a_byte_scan_finds_only_existing_text(kind: str) -> None:
     location = create("scanned", "apple").location
 
     assert catalog.may_contain(location, b"apple")
-    if kind != "postgres":  # which does not look
+    if kind != "postgres":  # which does not search
         assert not catalog.may_contain(location, b"plum")
 
 

@@ -23,11 +23,11 @@ RECORDED = Path(__file__).parents[1] / "conformance" / "data"
 HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
 
 
-def states(several: list[TransferResult]) -> dict[str, str]:
+def map_states(several: list[TransferResult]) -> dict[str, str]:
     return {copied.session: copied.state for copied in several}
 
 
-def everything(folder: Path) -> dict[str, bytes]:
+def read_all_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.jsonl"))}
 
 
@@ -56,7 +56,7 @@ def test_files_go_to_a_database_and_back_byte_for_byte(database: str, files: Pat
     back = list(copy(database, str(tmp_path / "back")))
 
     assert {copied.state for copied in (*there, *back)} == {"copied"}
-    assert sorted(everything(files).values()) == sorted(everything(tmp_path / "back").values())
+    assert sorted(read_all_files(files).values()) == sorted(read_all_files(tmp_path / "back").values())
     for one, other in ((str(files), database), (database, str(tmp_path / "back"))):
         assert {copied.state for copied in verify(one, other)} == {"same"}
 
@@ -92,49 +92,51 @@ def test_an_interrupted_copy_resumes_where_it_stopped(
     monkeypatch.setattr(copying, "PART_SIZE", 4000)
     with st.create(file=tmp_path / "s.jsonl") as session:
         session.extend([st.user("x" * 500) for _ in range(100)])
-    told: list[int] = []
+    reported: list[int] = []
 
     class Stopped(Exception):
         pass
 
     def stop(done: int, total: int) -> None:
-        told.append(done)
-        if len(told) == 5:
+        reported.append(done)
+        if len(reported) == 5:
             raise Stopped
 
     with pytest.raises(Stopped):
         list(copy(str(tmp_path / "s.jsonl"), database, progress=stop))
     half = st.open(f"{database}#{session.id}")
     assert 10 < len(half.tree) < 100
-    (copied,) = copy(str(tmp_path / "s.jsonl"), database, progress=lambda done, total: told.append(done * 100 // total))
+    (copied,) = copy(
+        str(tmp_path / "s.jsonl"), database, progress=lambda done, total: reported.append(done * 100 // total)
+    )
 
     assert copied.state == "resumed"
-    assert told[-1] == 100
+    assert reported[-1] == 100
     assert next(iter(verify(str(tmp_path / "s.jsonl"), database))).state == "same"
     assert st.open(half.location).head.context() == session.head.context()
 
 
 def begin_batch(file: Path, lines: list[bytes], size: int) -> None:
-    """Leave what a writer leaves who dies when so many bytes of a batch are written."""
+    """Write `size` bytes of a batch with its note, as a writer that crashed does."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
         write_note(lock.fileno(), len(data), lines)
     file.write_bytes(data + b"\n".join(lines)[:size])
 
 
-def lines_of(*numbers: int) -> list[bytes]:
+def build_lines(*numbers: int) -> list[bytes]:
     return [b'{"type":"custom","id":"%d","parentId":null,"timestamp":"","customType":"x"}' % n for n in numbers]
 
 
 @pytest.fixture(params=["file", "database"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a session is copied to."""
+    """The target of a copy."""
     return str(tmp_path / "t.jsonl") if request.param == "file" else request.getfixturevalue("database")
 
 
 @pytest.mark.parametrize("cut", [1, 0, -1, -30], ids=["behind", "at its newline", "before", "within"])
 def test_an_incomplete_batch_is_not_copied(tmp_path: Path, target: str, cut: int) -> None:
-    source, batch = tmp_path / "s.jsonl", lines_of(1, 2, 3)
+    source, batch = tmp_path / "s.jsonl", build_lines(1, 2, 3)
     source.write_bytes(HEADER % b"s")
     begin_batch(source, batch, len(batch[0]) + cut)
 
@@ -149,10 +151,10 @@ def test_an_incomplete_batch_is_not_copied(tmp_path: Path, target: str, cut: int
 
 
 @pytest.mark.parametrize("end", [b"", b'{"cut'], ids=["whole", "cut"])
-@pytest.mark.parametrize("size", [1, 100, 2 * len(lines_of(1)[0]) + 2])
+@pytest.mark.parametrize("size", [1, 100, 2 * len(build_lines(1)[0]) + 2])
 def test_a_copy_that_died_within_a_batch_loses_no_line(tmp_path: Path, size: int, end: bytes) -> None:
-    source, target, batch = tmp_path / "s.jsonl", tmp_path / "t.jsonl", lines_of(1, 2, 3)
-    source.write_bytes(HEADER % b"s" + b"\n".join([*batch, *lines_of(4), end]))
+    source, target, batch = tmp_path / "s.jsonl", tmp_path / "t.jsonl", build_lines(1, 2, 3)
+    source.write_bytes(HEADER % b"s" + b"\n".join([*batch, *build_lines(4), end]))
     target.write_bytes(HEADER % b"s")
     begin_batch(target, batch, size)
 
@@ -163,7 +165,7 @@ def test_a_copy_that_died_within_a_batch_loses_no_line(tmp_path: Path, size: int
 
 def test_a_copy_with_an_unfinished_line_resumes_when_the_source_continues(tmp_path: Path, target: str) -> None:
     source = tmp_path / "s.jsonl"
-    source.write_bytes(HEADER % b"s" + lines_of(1)[0] + b'\n{"cut')
+    source.write_bytes(HEADER % b"s" + build_lines(1)[0] + b'\n{"cut')
     list(copy(str(source), target))
     assert [copied.state for copied in copy(str(source), target)] == ["same"]
     st.open(source).append(st.user("on"))
@@ -193,15 +195,15 @@ def test_files_that_share_an_id_have_a_copy_each(tmp_path: Path) -> None:
 
     for state in ("copied", "same"):
         assert [copied.state for copied in copy(str(source), str(target))] == [state] * 2
-        assert everything(target) == everything(source)
+        assert read_all_files(target) == read_all_files(source)
     with st.open(source / "now.jsonl") as session:
         session.append(st.user("three"))
     assert [copied.state for copied in copy(str(source), f"{target}/")] == ["same", "resumed"]
-    assert everything(target) == everything(source)
+    assert read_all_files(target) == read_all_files(source)
 
     (source / "before.jsonl").unlink()
-    told = {Path(copied.target or "").name: copied.state for copied in verify(str(source), str(target))}
-    assert told == {"now.jsonl": "same", "before.jsonl": "extra"}
+    verified = {Path(copied.target or "").name: copied.state for copied in verify(str(source), str(target))}
+    assert verified == {"now.jsonl": "same", "before.jsonl": "extra"}
 
 
 def test_a_copy_is_recognized_by_its_id_even_if_its_file_name_differs(tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ def test_a_copy_is_recognized_by_its_id_even_if_its_file_name_differs(tmp_path: 
 
 def test_files_with_the_same_name_from_several_folders_stay_separate(tmp_path: Path) -> None:
     source, target = tmp_path / "a", tmp_path / "b"
-    for folder, more in ((source, b""), (source / "under", lines_of(1)[0] + b"\n")):
+    for folder, more in ((source, b""), (source / "under", build_lines(1)[0] + b"\n")):
         folder.mkdir()
         (folder / "s.jsonl").write_bytes(HEADER % b"s" + more)
 
@@ -245,20 +247,20 @@ def test_two_concurrent_copies_do_not_mix(
         else:
             catalog.purge(f"{database}#s")
         copy_with_another(source, target, at=step)
-        assert [copied.state for copied in verify(source, target)] == ["same"], f"the other came at step {step}"
+        assert [copied.state for copied in verify(source, target)] == ["same"], f"second copy at step {step}"
 
 
 def copy_with_another(source: str, target: str, *, at: int | None = None) -> int:
-    """Copy, and at one of the steps copy the same by another from beginning to end. Returns how many steps it took."""
+    """Copy, and run a complete second copy at step `at`. Return the number of steps."""
     steps = 0
 
-    def tell(done: int, total: int) -> None:
+    def copy_in_between(done: int, total: int) -> None:
         nonlocal steps
         steps += 1
         if steps - 1 == at:
             assert all(copied.is_ok for copied in copy(source, target))
 
-    list(copy(source, target, progress=tell))
+    list(copy(source, target, progress=copy_in_between))
     return steps
 
 
@@ -308,8 +310,8 @@ def test_a_session_whose_name_begins_with_a_dot_is_copied_too(tmp_path: Path) ->
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / ".hidden.jsonl").write_bytes(HEADER % b"hidden")
 
-    assert states(list(copy(*sides))) == {"hidden": "copied"}
-    assert states(list(verify(*sides))) == {"hidden": "same"}
+    assert map_states(list(copy(*sides))) == {"hidden": "copied"}
+    assert map_states(list(verify(*sides))) == {"hidden": "same"}
 
 
 def test_a_file_removed_during_a_copy_is_reported_and_the_others_are_copied(
@@ -318,25 +320,25 @@ def test_a_file_removed_during_a_copy_is_reported_and_the_others_are_copied(
     for name in ("gone", "here"):
         (tmp_path / f"{name}.jsonl").write_bytes(HEADER % name.encode())
 
-    def looked_at(folder: str) -> list[SessionFile]:
+    def list_and_delete(folder: str) -> list[SessionFile]:
         found = list_session_files(folder)
         (tmp_path / "gone.jsonl").unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr("sessiontree.library.transfer.list_session_files", looked_at)
+    monkeypatch.setattr("sessiontree.library.transfer.list_session_files", list_and_delete)
 
-    assert states(list(copy(str(tmp_path), str(tmp_path / "copies")))) == {"gone": "failed", "here": "copied"}
+    assert map_states(list(copy(str(tmp_path), str(tmp_path / "copies")))) == {"gone": "failed", "here": "copied"}
 
 
 def test_a_path_that_is_not_a_file_fails_the_same_with_progress(database: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
 
     (copied,) = copy(str(tmp_path / "pipe.jsonl"), database)
-    (told,) = copy(str(tmp_path / "pipe.jsonl"), database, progress=lambda done, total: None)
+    (reported,) = copy(str(tmp_path / "pipe.jsonl"), database, progress=lambda done, total: None)
 
     assert (copied.state, copied.target) == ("failed", f"{database}#pipe")
     assert "not a regular file" in (copied.reason or "")
-    assert told == copied
+    assert reported == copied
 
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])
@@ -377,7 +379,11 @@ def test_verify_reports_sessions_that_exist_on_one_side_only(database: str, tmp_
     (tmp_path / "a" / "one" / "one.jsonl").rename(tmp_path / "a" / "one" / "three.jsonl")
     (tmp_path / "a" / "one" / "three.jsonl").write_bytes(HEADER % b"three")
 
-    assert states(list(verify(str(tmp_path / "a"), database))) == {"two": "same", "three": "missing", "one": "extra"}
+    assert map_states(list(verify(str(tmp_path / "a"), database))) == {
+        "two": "same",
+        "three": "missing",
+        "one": "extra",
+    }
 
 
 def test_sessions_return_to_the_folder_of_their_project(
@@ -403,8 +409,8 @@ def test_archived_sessions_are_archived_on_the_other_side(database: str, files: 
     assert [summary.name for summary in open_repository(database).list_sessions(archived=True)] == ["ours"]
 
 
-def aged(folder: Path) -> dict[str, int]:
-    """Sessions of this folder that were written to in another order than they were made; when, in microseconds."""
+def create_aged_sessions(folder: Path) -> dict[str, int]:
+    """Create sessions whose modification times are not in creation order. Return the times in microseconds."""
     moments = {"b": 1_700_000_000_000_001, "c": 1_600_000_000_123_456, "a": 1_500_000_000_999_999}
     for name in sorted(moments):
         with st.create(name=name, dir=folder) as session:
@@ -413,23 +419,23 @@ def aged(folder: Path) -> dict[str, int]:
     return moments
 
 
-def told(side: str) -> dict[str | None, str]:
+def list_modified_times(side: str) -> dict[str | None, str]:
     return {summary.name: summary.modified for summary in st.sessions(dir=side)}
 
 
 def test_a_copy_has_the_modification_time_of_its_source(database: str, tmp_path: Path) -> None:
-    moments = aged(tmp_path / "files")
+    moments = create_aged_sessions(tmp_path / "files")
     list(copy(str(tmp_path / "files"), database))
 
-    assert list(told(database)) == ["b", "c", "a"]
-    assert told(database) == told(str(tmp_path / "files"))
+    assert list(list_modified_times(database)) == ["b", "c", "a"]
+    assert list_modified_times(database) == list_modified_times(str(tmp_path / "files"))
     assert st.open(f"{database}#@").name == "b"
 
     list(copy(database, str(tmp_path / "back")))
     list(copy(str(tmp_path / "back"), str(tmp_path / "again")))
 
     for folder in ("back", "again"):
-        assert told(str(tmp_path / folder)) == told(database)
+        assert list_modified_times(str(tmp_path / folder)) == list_modified_times(database)
         assert sorted(path.stat().st_mtime_ns // 1000 for path in (tmp_path / folder).glob("*.jsonl")) == sorted(
             moments.values()
         )
@@ -444,17 +450,17 @@ def test_an_existing_copy_keeps_its_time(target: str, tmp_path: Path, request: p
         session.append(st.user("word"))
     os.utime(source, ns=(0, 1_500_000_000 * 10**9))
     list(copy(str(source), side + os.sep if target == "files" else side))
-    before = told(side)
+    before = list_modified_times(side)
 
     source.touch()  # as `cp` would
     assert [copied.state for copied in copy(str(source), side)] == ["same"]
 
-    assert told(side) == before == {"one": "2017-07-14T02:40:00.000Z"}
+    assert list_modified_times(side) == before == {"one": "2017-07-14T02:40:00.000Z"}
     with st.open(source) as session:
         session.append(st.user("more"))
     os.utime(source, ns=(0, 1_600_000_000 * 10**9))
     assert [copied.state for copied in copy(str(source), side)] == ["resumed"]
-    assert told(side) == {"one": "2020-09-13T12:26:40.000Z"}
+    assert list_modified_times(side) == {"one": "2020-09-13T12:26:40.000Z"}
 
 
 @pytest.mark.parametrize("moment", [-(1 << 62), 0, (1 << 62) + 1, 1 << 63])
@@ -465,11 +471,11 @@ def test_a_file_of_any_year_is_copied(database: str, tmp_path: Path, moment: int
     os.utime(source, ns=(0, moment))
 
     assert [copied.state for copied in copy(str(source), database)] == ["copied"]
-    assert list(told(database)) == ["one"]
+    assert list(list_modified_times(database)) == ["one"]
 
 
 def test_copies_without_their_own_time_keep_the_order_of_their_sources(server: Server, tmp_path: Path) -> None:
-    aged(tmp_path / "files")
+    create_aged_sessions(tmp_path / "files")
     url = server.new_database()
     st.sessions(dir=url)  # makes the tables
     role = "eve"
@@ -486,7 +492,7 @@ def test_copies_without_their_own_time_keep_the_order_of_their_sources(server: S
     copied = list(copy(str(tmp_path / "files"), url.replace("postgres@", f"{role}@")))
 
     assert {one.state for one in copied} == {"copied"}
-    assert list(told(url)) == ["b", "c", "a"]
+    assert list(list_modified_times(url)) == ["b", "c", "a"]
 
 
 def test_several_sessions_are_not_copied_to_one_file(database: str, files: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sessions put aside, thrown away, and brought back."""
+"""Archiving, deleting, restoring and purging sessions."""
 
 import errno
 import fcntl
@@ -24,28 +24,28 @@ def session() -> st.Session:
 
 @pytest.fixture(params=[False, True], ids=["same disk", "another disk"])
 def disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The trash is on the disk of the sessions, and on another one."""
+    """Put the trash on the same disk as the sessions, or on another one."""
     if request.param:
         link = os.link
 
-        def within_a_disk(source: str, target: str, **options: bool) -> None:
+        def link_on_same_disk(source: str, target: str, **options: bool) -> None:
             if os.path.dirname(source) != os.path.dirname(target):
                 raise OSError(18, "Invalid cross-device link")
             link(source, target, **options)
 
-        monkeypatch.setattr(os, "link", within_a_disk)
+        monkeypatch.setattr(os, "link", link_on_same_disk)
 
 
-def no_link(*_: object, **__: object) -> None:
+def raise_not_permitted(*_: object, **__: object) -> None:
     raise OSError(1, "Operation not permitted")
 
 
-def file_of(session: st.Session) -> Path:
+def get_file(session: st.Session) -> Path:
     assert session.file is not None
     return session.file
 
 
-def listed(**options) -> list[str]:
+def list_ids(**options) -> list[str]:
     return [summary.id for summary in st.sessions(all=True, **options)]
 
 
@@ -54,7 +54,7 @@ def test_an_archived_session_is_not_listed_and_is_not_moved(session: st.Session)
 
     catalog.archive("auth")
 
-    assert (listed(), listed(archived=True)) == ([other.id], [session.id])
+    assert (list_ids(), list_ids(archived=True)) == ([other.id], [session.id])
     assert st.open("auth").id == st.open(session.id[:20]).id == session.id
     assert [hit.session for hit in st.search("apple", all=True)] == [session.id]
     session.append(st.user("still open elsewhere"))
@@ -65,20 +65,20 @@ def test_an_archived_session_is_not_listed_and_is_not_moved(session: st.Session)
     catalog.archive(session.id, archived=False)
     catalog.archive(session.id, archived=False)
 
-    assert (set(listed()), listed(archived=True)) == ({session.id, other.id}, [])
+    assert (set(list_ids()), list_ids(archived=True)) == ({session.id, other.id}, [])
 
 
 def test_the_archived_state_does_not_depend_on_the_index(session: st.Session, home: Path) -> None:
     catalog.archive("auth")
-    assert listed() == []
+    assert list_ids() == []
 
     (home / ".sessiontree" / "index.db").unlink()
 
-    assert (listed(), listed(archived=True)) == ([], [session.id])
+    assert (list_ids(), list_ids(archived=True)) == ([], [session.id])
 
 
-def leave_half_a_batch(file: Path) -> bytes:
-    """What a writer leaves that dies within a batch. Returns what is part of the session."""
+def write_half_a_batch(file: Path) -> bytes:
+    """Append half of a batch, as a writer that crashed does. Return the data before it."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
         write_note(lock.fileno(), len(data), [b'{"n":1}', b'{"n":2}'])
@@ -89,9 +89,9 @@ def leave_half_a_batch(file: Path) -> bytes:
 
 @pytest.mark.usefixtures("disks")
 def test_an_unfinished_batch_of_a_dead_writer_does_not_survive_delete_and_restore(session: st.Session) -> None:
-    session.close()  # while somebody has it open, the batch is blanked
-    file = file_of(session)
-    data = leave_half_a_batch(file)
+    session.close()  # the batch is blanked while a process has the file open
+    file = get_file(session)
+    data = write_half_a_batch(file)
 
     there = Path(catalog.delete(session.id))
 
@@ -104,9 +104,9 @@ def test_an_unfinished_batch_of_a_dead_writer_does_not_survive_delete_and_restor
 
 @pytest.mark.usefixtures("disks")
 def test_an_unfinished_batch_in_the_trash_is_not_restored(session: st.Session) -> None:
-    session.close()  # while somebody has it open, the batch is blanked
-    file = file_of(session)
-    data = leave_half_a_batch(Path(catalog.delete(session.id)))
+    session.close()  # the batch is blanked while a process has the file open
+    file = get_file(session)
+    data = write_half_a_batch(Path(catalog.delete(session.id)))
 
     catalog.restore(session.id)
 
@@ -115,7 +115,7 @@ def test_an_unfinished_batch_in_the_trash_is_not_restored(session: st.Session) -
 
 @pytest.mark.usefixtures("disks")
 def test_acknowledged_entries_are_in_the_trash_and_the_next_append_is_refused(session: st.Session) -> None:
-    session = st.open(file_of(session), durability="none")
+    session = st.open(get_file(session), durability="none")
     session.extend([st.user("y" * 1000) for _ in range(2000)])
     written: list[str] = []
     begun = threading.Event()
@@ -140,9 +140,9 @@ def test_acknowledged_entries_are_in_the_trash_and_the_next_append_is_refused(se
 
 @pytest.mark.usefixtures("disks")
 def test_writers_wait_while_a_session_is_moved_or_removed(session: st.Session, monkeypatch) -> None:
-    file, turns = file_of(session), []
+    file, turns = get_file(session), []
 
-    def watched(call: str) -> None:
+    def watch_call(call: str) -> None:
         real = getattr(os, call)
 
         def watch(path: str, *more: object, **options: object) -> None:
@@ -157,8 +157,8 @@ def test_writers_wait_while_a_session_is_moved_or_removed(session: st.Session, m
 
         monkeypatch.setattr(os, call, watch)
 
-    watched("link")
-    watched("unlink")
+    watch_call("link")
+    watch_call("unlink")
     for act in (catalog.delete, catalog.restore, catalog.purge):
         act(session.id)
         assert set(turns) == {"taken"}, act
@@ -167,17 +167,17 @@ def test_writers_wait_while_a_session_is_moved_or_removed(session: st.Session, m
 
 @pytest.mark.parametrize("act", [catalog.delete, catalog.restore])
 def test_lines_of_a_program_that_does_not_lock_survive_a_delete(session: st.Session, monkeypatch, act) -> None:
-    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
+    file = get_file(session) if act is catalog.delete else Path(catalog.delete("auth"))
     before, rename = sorted(file.parent.iterdir()), os.rename
     data = file.read_bytes()
 
-    def written_meanwhile(source: str, target: str) -> None:
+    def append_and_rename(source: str, target: str) -> None:
         with file.open("ab") as end:
             end.write(b'{"n":1}\n')
         rename(source, target)
 
-    monkeypatch.setattr(os, "link", no_link)
-    monkeypatch.setattr(os, "rename", written_meanwhile)
+    monkeypatch.setattr(os, "link", raise_not_permitted)
+    monkeypatch.setattr(os, "rename", append_and_rename)
     with pytest.raises(st.Conflict, match="another program wrote to it while it was moved"):
         act("auth")
 
@@ -188,15 +188,15 @@ def test_lines_of_a_program_that_does_not_lock_survive_a_delete(session: st.Sess
 
 
 def test_a_file_that_another_program_replaced_is_not_deleted(session: st.Session, monkeypatch, home: Path) -> None:
-    file, link = file_of(session), os.link
+    file, link = get_file(session), os.link
     data = file.read_bytes()
 
-    def replaced_meanwhile(source: str, target: str, **options: bool) -> None:
+    def link_and_replace(source: str, target: str, **options: bool) -> None:
         link(source, target, **options)
         os.unlink(source)
         Path(source).write_text("something new")
 
-    monkeypatch.setattr(os, "link", replaced_meanwhile)
+    monkeypatch.setattr(os, "link", link_and_replace)
     with pytest.raises(st.Conflict):
         catalog.delete("auth")
 
@@ -222,7 +222,7 @@ def test_sessions_with_a_common_name_prefix_are_not_deleted_together(tmp_path: P
 
 @pytest.mark.usefixtures("disks")
 def test_a_session_is_restored_while_a_refused_writer_has_it_open(session: st.Session) -> None:
-    data = file_of(session).read_bytes()
+    data = get_file(session).read_bytes()
     others = session, st.open(session.id)
     catalog.delete("auth")
     for other in others:
@@ -231,19 +231,19 @@ def test_a_session_is_restored_while_a_refused_writer_has_it_open(session: st.Se
 
     catalog.restore("auth")
 
-    assert file_of(session).read_bytes() == data
+    assert get_file(session).read_bytes() == data
     st.open(session.id).append(st.user("on"))
 
 
 def test_a_deleted_session_is_in_the_trash_with_its_companion_files(session: st.Session, home: Path) -> None:
-    file, data = file_of(session), file_of(session).read_bytes()
+    file, data = get_file(session), get_file(session).read_bytes()
     for suffix in (".bak", ".torn-99"):
         Path(f"{file}{suffix}").write_text(suffix)
     catalog.archive("auth")
 
     there = Path(catalog.delete("auth"))
 
-    assert (listed(), listed(archived=True)) == ([], [])
+    assert (list_ids(), list_ids(archived=True)) == ([], [])
     assert there.parent.parent == home / ".sessiontree" / "trash"
     assert there.read_bytes() == data
     assert list(file.parent.iterdir()) == []
@@ -262,7 +262,7 @@ def test_a_deleted_session_is_in_the_trash_with_its_companion_files(session: st.
 
     assert file.read_bytes() == data
     assert Path(f"{file}.bak").read_text() == ".bak"
-    assert listed(archived=True) == [session.id]
+    assert list_ids(archived=True) == [session.id]
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 
@@ -276,20 +276,20 @@ def test_two_deleted_sessions_with_the_same_name_are_ambiguous(session: st.Sessi
     catalog.restore(other.id)
     catalog.restore("auth")
 
-    assert set(listed()) == {session.id, other.id}
+    assert set(list_ids()) == {session.id, other.id}
 
 
 def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(session: st.Session) -> None:
-    file = file_of(session)
+    file = get_file(session)
     data = file.read_bytes()
     first = catalog.delete("auth")
-    file.write_bytes(data + b"\n")  # put back from a backup
+    file.write_bytes(data + b"\n")  # restored from a backup
     second = catalog.delete("auth")
 
     for name in (session.id, str(file)):
-        with pytest.raises(st.Ambiguous) as refused:
+        with pytest.raises(st.Ambiguous) as raise_error:
             catalog.restore(name)
-        assert set(refused.value.candidates) == {first, second}
+        assert set(raise_error.value.candidates) == {first, second}
 
     assert catalog.restore(first) == str(file)
     assert file.read_bytes() == data
@@ -315,7 +315,7 @@ def test_a_session_with_any_file_name_can_be_in_the_trash(tmp_path: Path, monkey
 
 
 def test_a_path_to_an_existing_session_purges_it_and_nothing_in_the_trash(session: st.Session) -> None:
-    there, file = catalog.delete("auth"), file_of(session)
+    there, file = catalog.delete("auth"), get_file(session)
     file.write_bytes(Path(there).read_bytes())
 
     catalog.purge(str(file))
@@ -325,7 +325,7 @@ def test_a_path_to_an_existing_session_purges_it_and_nothing_in_the_trash(sessio
 
 def test_links_in_the_trash_are_not_followed(session: st.Session, home: Path) -> None:
     (home / ".sessiontree" / "trash").mkdir()
-    (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
+    (home / ".sessiontree" / "trash" / "link").symlink_to(get_file(session).parent)
 
     assert catalog.list_trash() == []
     with pytest.raises(st.NotFound):
@@ -340,11 +340,11 @@ def test_a_session_can_be_restored_if_the_current_folder_was_removed(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
 
-    assert catalog.restore("auth") == str(file_of(session))
+    assert catalog.restore("auth") == str(get_file(session))
 
 
 def test_restoring_overwrites_nothing(session: st.Session) -> None:
-    file = file_of(session)
+    file = get_file(session)
     there = catalog.delete("auth")
     file.write_text("something new")
 
@@ -356,7 +356,7 @@ def test_restoring_overwrites_nothing(session: st.Session) -> None:
 
 
 def test_a_restore_is_refused_if_one_of_its_files_exists(session: st.Session) -> None:
-    file = file_of(session)
+    file = get_file(session)
     Path(f"{file}.bak").write_text("old")
     there = Path(catalog.delete("auth"))
     Path(f"{file}.bak").write_text("something new")
@@ -395,27 +395,27 @@ def test_a_session_without_its_origin_note_stays_in_the_trash(session: st.Sessio
 def test_a_session_that_grew_since_it_was_read_is_not_purged(session: st.Session) -> None:
     seen = session.store.read_end().cursor
     with st.open(session.location) as other:
-        other.append(st.user("said meanwhile"))
+        other.append(st.user("appended in between"))
 
     with pytest.raises(st.Conflict):
         catalog.purge(session.location, at=seen)
-    assert listed() == [session.id]
+    assert list_ids() == [session.id]
 
     catalog.purge(session.location, at=session.store.read_end().cursor)
-    assert listed() == []
+    assert list_ids() == []
 
 
 def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damaged() -> None:
     unused, used, damaged = st.create(), st.create(), st.create()
     with st.open(used.location) as other:
-        other.append(st.user("said meanwhile"))
-    with file_of(damaged).open("ab") as file:
+        other.append(st.user("appended in between"))
+    with get_file(damaged).open("ab") as file:
         file.write(b"half of a li")
 
     gone = [catalog.purge_unused(session, lambda tree: not len(tree)) for session in (unused, used, damaged)]
 
     assert gone == [True, False, False]
-    assert set(listed()) == {used.id, damaged.id}
+    assert set(list_ids()) == {used.id, damaged.id}
     assert not Path(f"{unused.file}.lock").exists()
 
 
@@ -428,7 +428,7 @@ def test_purging_deletes_permanently_from_the_trash_or_the_folder(session: st.Se
     catalog.purge("other")
 
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
-    assert [path.suffix for path in file_of(session).parent.iterdir()] == []
+    assert [path.suffix for path in get_file(session).parent.iterdir()] == []
     with pytest.raises(st.NotFound):
         catalog.purge("auth")
     with pytest.raises(st.NotFound):
@@ -444,21 +444,21 @@ def test_a_name_used_twice_in_the_trash_does_not_purge_the_existing_session() ->
     with pytest.raises(st.Ambiguous):
         catalog.purge("auth")
 
-    assert listed() == [living.id]
+    assert list_ids() == [living.id]
     assert len(catalog.list_trash()) == 2
 
 
-@pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
+@pytest.mark.parametrize("code", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
 def test_a_session_is_copied_to_the_trash_and_back_without_hard_links(
-    session: st.Session, monkeypatch, said: str
+    session: st.Session, monkeypatch, code: str
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise OSError(getattr(errno, said), said)
+    def raise_error(*_: object, **__: object) -> None:
+        raise OSError(getattr(errno, code), code)
 
     monkeypatch.setattr(trash, "COPY_SIZE", 7)
-    file, data = file_of(session), file_of(session).read_bytes()
+    file, data = get_file(session), get_file(session).read_bytes()
     modified = file.stat().st_mtime_ns
-    monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "link", raise_error)
     there = Path(catalog.delete("auth"))
 
     assert (there.read_bytes(), there.stat().st_mtime_ns, file.exists()) == (data, modified, False)
@@ -471,14 +471,14 @@ def test_a_session_is_copied_to_the_trash_and_back_without_hard_links(
 def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_trash(
     session: st.Session, monkeypatch, home: Path, call: str
 ) -> None:
-    file, data, real = file_of(session), file_of(session).read_bytes(), getattr(os, call)
+    file, data, real = get_file(session), get_file(session).read_bytes(), getattr(os, call)
 
-    def refused(path: str, *more: object, **options: object) -> None:
+    def raise_error(path: str, *more: object, **options: object) -> None:
         if path == str(file):
             raise PermissionError(13, "Permission denied")
         real(path, *more, **options)
 
-    monkeypatch.setattr(os, call, refused)
+    monkeypatch.setattr(os, call, raise_error)
     with pytest.raises(st.StoreError, match="Permission denied"):
         catalog.delete("auth")
 
@@ -488,17 +488,17 @@ def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_
 
 @pytest.mark.usefixtures("disks")
 def test_if_a_companion_file_cannot_be_moved_nothing_is_moved(session: st.Session, monkeypatch, home: Path) -> None:
-    file, unlink = file_of(session), os.unlink
+    file, unlink = get_file(session), os.unlink
     for suffix in (".bak", ".torn-9"):
         Path(f"{file}{suffix}").write_text(suffix)
     before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
 
-    def refused(path: str) -> None:
+    def raise_error(path: str) -> None:
         if path == f"{file}.torn-9":
             raise PermissionError(13, "Permission denied")
         unlink(path)
 
-    monkeypatch.setattr(os, "unlink", refused)
+    monkeypatch.setattr(os, "unlink", raise_error)
     with pytest.raises(st.StoreError, match="Permission denied"):
         catalog.delete("auth")
 
@@ -512,15 +512,15 @@ def test_if_a_companion_file_cannot_be_moved_nothing_is_moved(session: st.Sessio
 def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
     session: st.Session, monkeypatch, act, failure: BaseException
 ) -> None:
-    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
+    file = get_file(session) if act is catalog.delete else Path(catalog.delete("auth"))
     data, unlink = file.read_bytes(), os.unlink
 
-    def done_and_failed(path: str) -> None:
+    def unlink_and_raise(path: str) -> None:
         unlink(path)
         if path == str(file):
             raise failure
 
-    monkeypatch.setattr(os, "unlink", done_and_failed)
+    monkeypatch.setattr(os, "unlink", unlink_and_raise)
     with pytest.raises((st.StoreError, KeyboardInterrupt)):
         act("auth")
 
@@ -534,18 +534,18 @@ def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
 def test_a_session_survives_if_another_program_replaces_it_and_the_move_fails(
     session: st.Session, monkeypatch, home: Path, act
 ) -> None:
-    Path(f"{file_of(session)}.bak").write_text("backup")
-    file = file_of(session) if act is catalog.delete else Path(catalog.delete("auth"))
+    Path(f"{get_file(session)}.bak").write_text("backup")
+    file = get_file(session) if act is catalog.delete else Path(catalog.delete("auth"))
     data, unlink = file.read_bytes(), os.unlink
 
-    def replaced(path: str) -> None:
+    def unlink_and_replace(path: str) -> None:
         if path == f"{file}.bak":
             raise OSError(5, "Input/output error")
         unlink(path)
         if path == str(file):
             file.write_text("something new")
 
-    monkeypatch.setattr(os, "unlink", replaced)
+    monkeypatch.setattr(os, "unlink", unlink_and_replace)
     with pytest.raises(st.StoreError, match="Input/output error"):
         act("auth")
 
@@ -568,7 +568,7 @@ def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> No
 
 
 def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> None:
-    bad = file_of(session).parent / "x_bad.jsonl"
+    bad = get_file(session).parent / "x_bad.jsonl"
     bad.write_bytes(b"\0garbage")
 
     catalog.delete(bad)
@@ -597,7 +597,7 @@ def test_sessions_of_other_programs_are_not_deleted(source: str) -> None:
         with pytest.raises(st.ReadOnly, match=source):
             act(str(session.file))
 
-    assert [path.name for path in folder.iterdir() if path.suffix != ".lock"] == [file_of(session).name]
+    assert [path.name for path in folder.iterdir() if path.suffix != ".lock"] == [get_file(session).name]
 
 
 @pytest.mark.parametrize("name", ["..", "../../x", "/etc", "a\0b", ".", "origin", "*", "%2e%2e", "", "x" * 300])

@@ -1,4 +1,4 @@
-"""Listings say what opening the sessions says, and one bad file spoils nothing."""
+"""A listing equals what opening each session gives, and one bad file does not affect the others."""
 
 import os
 import sqlite3
@@ -17,7 +17,15 @@ from sessiontree.home import get_home
 from sessiontree.library.index import index_database, listing
 from sessiontree.library.session_files import get_file_stamp, list_session_files
 from tests.builders import build_file, header
-from tests.library.session_folders import TIME, expected, found, only, put, say, told
+from tests.library.session_folders import (
+    TIME,
+    compute_expected_facts,
+    extract_facts,
+    read_only_summary,
+    say,
+    search_ids,
+    write_session,
+)
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 
@@ -28,7 +36,7 @@ def test_a_listing_equals_a_summary_of_the_opened_session(data: bytes, cut: int)
         path = Path(folder) / "s.jsonl"
         path.write_bytes(data[: len(data) - cut])
 
-        assert told(only(Path(folder))) == expected(path)
+        assert extract_facts(read_only_summary(Path(folder))) == compute_expected_facts(path)
 
 
 @settings(max_examples=40)
@@ -49,16 +57,16 @@ def test_an_incrementally_updated_index_equals_a_rebuilt_one(data: bytes, cuts: 
         with path.open("ab") as file:
             file.write(data[file.tell() :])
 
-        grown = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
+        grown = read_only_summary(Path(folder)), [st.search(query, dir=folder) for query in queries]
         Path(get_home(), index_database.INDEX_NAME).unlink()
-        built = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
+        built = read_only_summary(Path(folder)), [st.search(query, dir=folder) for query in queries]
 
         assert grown == built
 
 
-def test_a_summary_has_the_fields_of_a_listing(shelf: Path) -> None:
-    path = put(
-        shelf,
+def test_a_summary_has_the_fields_of_a_listing(session_folder: Path) -> None:
+    path = write_session(
+        session_folder,
         "2026_x",
         header(id="x", parentSession="/p/2025_y.jsonl"),
         say("a", None, "how do I\n make it faster?"),
@@ -67,7 +75,7 @@ def test_a_summary_has_the_fields_of_a_listing(shelf: Path) -> None:
     )
     os.utime(path, ns=(10**18, 10**18))
 
-    assert only(shelf) == st.SessionSummary(
+    assert read_only_summary(session_folder) == st.SessionSummary(
         id="x",
         file=str(path),
         name="speed",
@@ -86,54 +94,54 @@ def test_a_summary_has_the_fields_of_a_listing(shelf: Path) -> None:
     )
 
 
-def test_invalid_utf8_is_listed_as_damage(shelf: Path) -> None:
+def test_invalid_utf8_is_listed_as_damage(session_folder: Path) -> None:
     for name, end in (("s", b"\n"), ("t", b"")):
         line = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"apple \xff"}}'
-        put(shelf, name, header(id=name)).open("ab").write(line + end)
+        write_session(session_folder, name, header(id=name)).open("ab").write(line + end)
 
     for _ in range(2):
-        assert [told(summary) for summary in st.sessions(dir=shelf)] == [
-            expected(Path(summary.file)) for summary in st.sessions(dir=shelf)
+        assert [extract_facts(summary) for summary in st.sessions(dir=session_folder)] == [
+            compute_expected_facts(Path(summary.file)) for summary in st.sessions(dir=session_folder)
         ]
-        assert all("not UTF-8" in (summary.damage or "") for summary in st.sessions(dir=shelf))
-    assert found("apple", shelf) == ["a", "a"]
+        assert all("not UTF-8" in (summary.damage or "") for summary in st.sessions(dir=session_folder))
+    assert search_ids("apple", session_folder) == ["a", "a"]
 
 
-def test_a_second_listing_equals_the_first(shelf: Path) -> None:
-    put(shelf, "s", header(), say("a", None, "apple"))
+def test_a_second_listing_equals_the_first(session_folder: Path) -> None:
+    write_session(session_folder, "s", header(), say("a", None, "apple"))
 
-    first, again = ([repr(summary) for summary in st.sessions(dir=shelf)] for _ in range(2))
+    first, again = ([repr(summary) for summary in st.sessions(dir=session_folder)] for _ in range(2))
 
     assert first == again
 
 
-def test_older_dialects_are_listed_and_searched_as_if_migrated(shelf: Path) -> None:
+def test_older_dialects_are_listed_and_searched_as_if_migrated(session_folder: Path) -> None:
     old = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "an old question"}}
-    put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, old, old)
+    write_session(session_folder, "old", {"type": "session", "id": "old", "cwd": "/p"}, old, old)
 
-    summary = only(shelf)
-    hits = st.search("question", dir=shelf)
+    summary = read_only_summary(session_folder)
+    hits = st.search("question", dir=session_folder)
 
     assert (summary.message_count, summary.first_message, summary.damage) == (2, "an old question", None)
     assert [st.open(hit.file).resolve_place(hit.entry) for hit in hits] == [hit.entry for hit in hits]
     assert len(hits) == 2
 
 
-def test_one_bad_file_does_not_break_a_listing(shelf: Path) -> None:
-    put(shelf, "good", header(id="good"), say("a", None, "x"))
-    (shelf / "empty.jsonl").write_bytes(b"")
-    (shelf / "garbage.jsonl").write_bytes(os.urandom(5000))
-    (shelf / "torn.jsonl").write_bytes(build_file(header(id="torn"), say("a", None, "x"))[:-9])
-    (shelf / "other.jsonl").write_bytes(b'{"type":"message"}\n')
-    (shelf / "folder.jsonl").mkdir()
-    (shelf / "nobody.jsonl").write_bytes(build_file(header()))
-    os.mkfifo(shelf / "pipe.jsonl")
-    (shelf / "loop.jsonl").symlink_to("loop.jsonl")
-    (shelf / "link.jsonl").symlink_to("good.jsonl")
-    (shelf / "device.jsonl").symlink_to("/dev/zero")
-    (shelf / "notes.txt").write_text("no session")
+def test_one_bad_file_does_not_break_a_listing(session_folder: Path) -> None:
+    write_session(session_folder, "good", header(id="good"), say("a", None, "x"))
+    (session_folder / "empty.jsonl").write_bytes(b"")
+    (session_folder / "garbage.jsonl").write_bytes(os.urandom(5000))
+    (session_folder / "torn.jsonl").write_bytes(build_file(header(id="torn"), say("a", None, "x"))[:-9])
+    (session_folder / "other.jsonl").write_bytes(b'{"type":"message"}\n')
+    (session_folder / "folder.jsonl").mkdir()
+    (session_folder / "nobody.jsonl").write_bytes(build_file(header()))
+    os.mkfifo(session_folder / "pipe.jsonl")
+    (session_folder / "loop.jsonl").symlink_to("loop.jsonl")
+    (session_folder / "link.jsonl").symlink_to("good.jsonl")
+    (session_folder / "device.jsonl").symlink_to("/dev/zero")
+    (session_folder / "notes.txt").write_text("no session")
 
-    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
+    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=session_folder)}
 
     assert {name for name, summary in listed.items() if not summary.is_damaged} == {"good", "nobody"}
     assert listed["torn"].entry_count == 0
@@ -141,43 +149,43 @@ def test_one_bad_file_does_not_break_a_listing(shelf: Path) -> None:
     assert listed["loop"].damage == listed["link"].damage == "a link, which is not followed"
     assert listed["pipe"].damage == listed["folder"].damage == "not a regular file"
     assert "notes" not in listed
-    assert found("x", shelf) == ["a"]
+    assert search_ids("x", session_folder) == ["a"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_an_unreadable_file_is_listed_as_damaged(shelf: Path) -> None:
-    put(shelf, "secret", header()).chmod(0)
+def test_an_unreadable_file_is_listed_as_damaged(session_folder: Path) -> None:
+    write_session(session_folder, "secret", header()).chmod(0)
 
-    assert only(shelf).damage == "Permission denied"
+    assert read_only_summary(session_folder).damage == "Permission denied"
 
 
-def test_a_file_removed_during_a_listing_is_listed_with_the_error(shelf: Path) -> None:
-    path = put(shelf, "s", header())
-    files = list_session_files(str(shelf))
+def test_a_file_removed_during_a_listing_is_listed_with_the_error(session_folder: Path) -> None:
+    path = write_session(session_folder, "s", header())
+    files = list_session_files(str(session_folder))
     path.unlink()
 
     (summary,) = index_database.run_with_index(
-        get_home(), lambda db: listing.list_summaries(db, files, [str(shelf)], progress=None)
+        get_home(), lambda db: listing.list_summaries(db, files, [str(session_folder)], progress=None)
     )
 
     assert summary.damage == "No such file or directory"
 
 
-def test_file_names_that_are_not_utf8_are_listed(shelf: Path) -> None:
-    path = os.path.join(os.fsencode(shelf), b"\xff.jsonl")
+def test_file_names_that_are_not_utf8_are_listed(session_folder: Path) -> None:
+    path = os.path.join(os.fsencode(session_folder), b"\xff.jsonl")
     with open(path, "wb") as file:
         file.write(build_file(header(name="n\ud800"), say("a", None, "x")))
 
     for _ in range(2):
-        summary = only(shelf)
+        summary = read_only_summary(session_folder)
         assert os.fsencode(summary.file) == path
         assert summary.name == "n?"
         assert st.open(summary.file).id == "s"
-    assert found("x", shelf) == ["a"]
+    assert search_ids("x", session_folder) == ["a"]
 
 
-def test_inode_numbers_may_be_larger_than_63_bits(shelf: Path, monkeypatch) -> None:
-    path, fstat, lstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat, os.lstat
+def test_inode_numbers_may_be_larger_than_63_bits(session_folder: Path, monkeypatch) -> None:
+    path, fstat, lstat = write_session(session_folder, "s", header(), say("a", None, "apple")), os.fstat, os.lstat
 
     def numbered(which: int | str) -> os.stat_result:
         status = fstat(which) if isinstance(which, int) else lstat(which)
@@ -191,18 +199,18 @@ def test_inode_numbers_may_be_larger_than_63_bits(shelf: Path, monkeypatch) -> N
     monkeypatch.setattr(os, "lstat", numbered)
 
     assert (few[:2], few[2] + (1 << 63)) == (many[:2], many[2] + (1 << 64))
-    assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
+    assert (read_only_summary(session_folder).entry_count, search_ids("apple", session_folder)) == (1, ["a"])
 
 
-def test_removed_files_are_removed_from_the_index(shelf: Path, index: Path) -> None:
-    path = put(shelf, "s", header(), say("a", None, "apple"))
-    put(shelf, "t", header(id="t"), say("b", None, "berry"))
-    assert found("apple", shelf) == ["a"]
+def test_removed_files_are_removed_from_the_index(session_folder: Path, index: Path) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "apple"))
+    write_session(session_folder, "t", header(id="t"), say("b", None, "berry"))
+    assert search_ids("apple", session_folder) == ["a"]
 
     path.unlink()
 
-    assert [summary.id for summary in st.sessions(dir=shelf)] == ["t"]
-    assert (found("apple", shelf), found("berry", shelf)) == ([], ["b"])
+    assert [summary.id for summary in st.sessions(dir=session_folder)] == ["t"]
+    assert (search_ids("apple", session_folder), search_ids("berry", session_folder)) == ([], ["b"])
     with sqlite3.connect(index) as connection:
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (1,)
         assert connection.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
@@ -217,14 +225,16 @@ def test_listing_without_sessions_creates_no_files(home: Path) -> None:
 # Reading in several processes
 
 
-def test_reader_processes_return_the_same_scans_as_one_process(shelf: Path, index: Path, monkeypatch) -> None:
+def test_reader_processes_return_the_same_scans_as_one_process(session_folder: Path, index: Path, monkeypatch) -> None:
     for number in range(12):
-        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, f"apple {number}"), say("b", "a", "x"))
-    put(shelf, "bad", "nonsense")
-    put(shelf, "orphan", header(id="orphan"), say("a", "gone", "apple"))
-    with open(os.path.join(os.fsencode(shelf), b"\xff.jsonl"), "wb") as file:
+        write_session(
+            session_folder, f"s{number}", header(id=f"s{number}"), say("a", None, f"apple {number}"), say("b", "a", "x")
+        )
+    write_session(session_folder, "bad", "nonsense")
+    write_session(session_folder, "orphan", header(id="orphan"), say("a", "gone", "apple"))
+    with open(os.path.join(os.fsencode(session_folder), b"\xff.jsonl"), "wb") as file:
         file.write(build_file(header(id="odd")))
-    alone = st.sessions(dir=shelf)
+    alone = st.sessions(dir=session_folder)
     index.unlink()
     monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
@@ -237,26 +247,26 @@ def test_reader_processes_return_the_same_scans_as_one_process(shelf: Path, inde
 
     monkeypatch.setattr(listing.ReaderProcess, "iter_scans", readings)
 
-    assert st.sessions(dir=shelf) == alone
+    assert st.sessions(dir=session_folder) == alone
     assert [len(helper.share) > 0 for helper in started] == [True, True]
-    assert st.sessions(dir=shelf) == alone
-    assert len(found("apple", shelf)) == 13
+    assert st.sessions(dir=session_folder) == alone
+    assert len(search_ids("apple", session_folder)) == 13
 
 
 @pytest.mark.parametrize("program", ["/bin/false", "/bin/true", "/nowhere", ""])
-def test_files_of_a_failed_reader_process_are_still_read(shelf: Path, monkeypatch, program: str) -> None:
+def test_files_of_a_failed_reader_process_are_still_read(session_folder: Path, monkeypatch, program: str) -> None:
     for number in range(5):
-        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+        write_session(session_folder, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
     monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     monkeypatch.setattr(sys, "executable", program)
 
-    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+    assert {summary.id for summary in st.sessions(dir=session_folder)} == {f"s{number}" for number in range(5)}
 
 
-def test_reader_processes_end_if_another_cannot_start(shelf: Path, monkeypatch) -> None:
+def test_reader_processes_end_if_another_cannot_start(session_folder: Path, monkeypatch) -> None:
     for number in range(5):
-        put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
+        write_session(session_folder, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
     monkeypatch.setattr(listing, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     started: list[subprocess.Popen[bytes]] = []
@@ -270,28 +280,30 @@ def test_reader_processes_end_if_another_cannot_start(shelf: Path, monkeypatch) 
 
     monkeypatch.setattr(subprocess, "Popen", only_one)
 
-    assert {summary.id for summary in st.sessions(dir=shelf)} == {f"s{number}" for number in range(5)}
+    assert {summary.id for summary in st.sessions(dir=session_folder)} == {f"s{number}" for number in range(5)}
     assert [process.returncode is not None for process in started] == [True]
 
 
-def test_a_reader_process_imports_nothing_from_the_current_folder(shelf: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_reader_process_imports_nothing_from_the_current_folder(
+    session_folder: Path, tmp_path: Path, monkeypatch
+) -> None:
     (tmp_path / "msgspec.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    put(shelf, "s", header(), say("a", None, "apple"))
-    helper = listing.ReaderProcess(list_session_files(str(shelf)))
+    write_session(session_folder, "s", header(), say("a", None, "apple"))
+    helper = listing.ReaderProcess(list_session_files(str(session_folder)))
 
     helper._process.wait()
     assert helper._process.returncode == 0
     assert helper._read_finished() == 1
-    assert [reading.summary for reading in helper.iter_scans()] == st.sessions(dir=shelf)
+    assert [reading.summary for reading in helper.iter_scans()] == st.sessions(dir=session_folder)
     helper.close()
 
 
-def test_a_partially_written_scan_of_a_reader_process_is_ignored(shelf: Path) -> None:
+def test_a_partially_written_scan_of_a_reader_process_is_ignored(session_folder: Path) -> None:
     for name in "ab":
-        put(shelf, name, header(id=name))
-    helper = listing.ReaderProcess(list_session_files(str(shelf)))
+        write_session(session_folder, name, header(id=name))
+    helper = listing.ReaderProcess(list_session_files(str(session_folder)))
     helper._process.wait()
     size = os.fstat(helper._output.fileno()).st_size
 

@@ -1,4 +1,4 @@
-"""A search finds what comparing every entry would find, whatever the index has taken in."""
+"""A search finds the same as comparing every entry, whatever is in the index."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sessiontree.library.index import session_search, session_summary, word_inde
 from sessiontree.library.session_files import OpenStore, get_sessions_folder
 from sessiontree.store.range_reader import RangeReader
 from tests.builders import build_file, header
-from tests.library.session_folders import TIME, found, only, put, say
+from tests.library.session_folders import TIME, read_only_summary, say, search_ids, write_session
 
 
-def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
-    said = {
+def test_words_of_any_script_and_length_are_found(session_folder: Path) -> None:
+    texts = {
         "a": "Ein Stück Käse",
         "b": "我们用缓存吧",
         "c": "кэш и словарь",
@@ -38,7 +38,7 @@ def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
         "g": "half \ud83d",
         "h": "ﬁnal K",
     }
-    put(shelf, "s", header(), *(say(id, None, text) for id, text in said.items()))
+    write_session(session_folder, "s", header(), *(say(id, None, text) for id, text in texts.items()))
 
     for id, query in [
         ("a", "KÄSE"),
@@ -58,19 +58,19 @@ def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
         ("h", "final k"),
     ]:
         for _ in range(2):
-            assert found(query, shelf) == [id], query
-    assert found("缓 存吧 нет", shelf) == []
+            assert search_ids(query, session_folder) == [id], query
+    assert search_ids("缓 存吧 нет", session_folder) == []
 
 
 _texts = hs.text(hs.sampled_from('abB \n\u3000"/\\.ée\u0301ßsﬁ缓存'), max_size=12)
 
 
 @settings(max_examples=60)
-@given(said=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
+@given(texts=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
 def test_a_search_finds_the_same_as_comparing_every_entry(
-    said: list[str], query: list[str], data: hs.DataObject
+    texts: list[str], query: list[str], data: hs.DataObject
 ) -> None:
-    source = data.draw(hs.sampled_from(said))
+    source = data.draw(hs.sampled_from(texts))
     start = data.draw(hs.integers(0, len(source)))
     words = " ".join(f'"{part}"' for part in [*query, source[start : start + 4].replace('"', "")])
     try:
@@ -79,35 +79,45 @@ def test_a_search_finds_the_same_as_comparing_every_entry(
         return
     with tempfile.TemporaryDirectory() as folder:
         for name, escaped in (("plain", False), ("escaped", True)):
-            lines = [json.dumps(say(f"{name}{n}", None, text), ensure_ascii=escaped) for n, text in enumerate(said)]
-            put(Path(folder), name, header(id=name), *lines)
+            lines = [json.dumps(say(f"{name}{n}", None, text), ensure_ascii=escaped) for n, text in enumerate(texts)]
+            write_session(Path(folder), name, header(id=name), *lines)
 
         looked_through, looked_up = ({hit.entry for hit in st.search(words, dir=folder)} for _ in range(2))
 
     assert looked_through == looked_up
     assert looked_up == {
         f"{name}{number}"
-        for number, text in enumerate(said)
+        for number, text in enumerate(texts)
         if wanted.matches(fold(text))
         for name in ("plain", "escaped")
     }
 
 
-def test_punctuation_is_compared_too(shelf: Path) -> None:
-    put(shelf, "s", header(), say("a", None, "x->y, a::b"), say("b", None, "x y a b"))
+def test_punctuation_is_compared_too(session_folder: Path) -> None:
+    write_session(session_folder, "s", header(), say("a", None, "x->y, a::b"), say("b", None, "x y a b"))
 
-    assert found("->", shelf) == found("a::b", shelf) == found('"y, a"', shelf) == ["a"]
-    assert sorted(found("x y", shelf)) == ["a", "b"]
+    assert (
+        search_ids("->", session_folder)
+        == search_ids("a::b", session_folder)
+        == search_ids('"y, a"', session_folder)
+        == ["a"]
+    )
+    assert sorted(search_ids("x y", session_folder)) == ["a", "b"]
 
 
-def test_letters_that_are_escaped_in_the_file_are_found(shelf: Path) -> None:
-    (shelf / "s.jsonl").write_bytes(
+def test_letters_that_are_escaped_in_the_file_are_found(session_folder: Path) -> None:
+    (session_folder / "s.jsonl").write_bytes(
         build_file(
             header(), '{"type":"message","id":"a","message":{"role":"user","content":"\\u0063ache\\nd\\u00e9j\\u00e0"}}'
         )
     )
 
-    assert found("cache", shelf) == found("déjà", shelf) == found('"cache déjà"', shelf) == ["a"]
+    assert (
+        search_ids("cache", session_folder)
+        == search_ids("déjà", session_folder)
+        == search_ids('"cache déjà"', session_folder)
+        == ["a"]
+    )
 
 
 def test_entries_of_all_branches_are_found_with_their_branch() -> None:
@@ -169,22 +179,22 @@ def test_only_entries_sent_to_the_model_are_in_context() -> None:
     }
 
 
-def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
+def test_hits_are_limited_newest_first(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 20)
     for name, minutes in (("s", (1, 5, 3)), ("t", (4, 2))):
         lines = [say(f"{name}{m}", None, "apple pie", timestamp=f"2026-01-01T00:0{m}:00.000Z") for m in minutes]
-        put(shelf, name, header(id=name), *lines)
+        write_session(session_folder, name, header(id=name), *lines)
 
-    assert found("apple", shelf) == ["s5", "t4", "s3", "t2", "s1"]
-    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["s5", "t4"]
-    assert [hit.entry for hit in st.search("since:2026-01-01T00:04", dir=shelf)] == ["s5", "t4"]
+    assert search_ids("apple", session_folder) == ["s5", "t4", "s3", "t2", "s1"]
+    assert [hit.entry for hit in st.search("apple", dir=session_folder, limit=2)] == ["s5", "t4"]
+    assert [hit.entry for hit in st.search("since:2026-01-01T00:04", dir=session_folder)] == ["s5", "t4"]
 
 
-def test_lines_too_old_to_be_hits_are_not_decoded(shelf: Path, monkeypatch) -> None:
+def test_lines_too_old_to_be_hits_are_not_decoded(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     monkeypatch.setattr(session_search, "RANGE_SIZE", 1 << 11)
     lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
-    put(shelf, "s", header(), *lines)
+    write_session(session_folder, "s", header(), *lines)
     decoded: list[bytes] = []
 
     def read(raw: bytes, line: int) -> st.Entry:
@@ -193,47 +203,49 @@ def test_lines_too_old_to_be_hits_are_not_decoded(shelf: Path, monkeypatch) -> N
 
     monkeypatch.setattr(session_search, "read_entry", read)
 
-    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["e2999", "e2998"]
+    assert [hit.entry for hit in st.search("apple", dir=session_folder, limit=2)] == ["e2999", "e2998"]
     assert len(decoded) < 30
 
 
 @pytest.mark.parametrize("piece", [1, 100, 1000])
-def test_every_line_is_searched_with_any_block_size(shelf: Path, monkeypatch, piece: int) -> None:
+def test_every_line_is_searched_with_any_block_size(session_folder: Path, monkeypatch, piece: int) -> None:
     monkeypatch.setattr(session_search, "RANGE_SIZE", piece)
-    put(shelf, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
+    write_session(session_folder, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
 
-    assert sorted(found("apple", shelf)) == sorted(f"e{n}" for n in range(30))
+    assert sorted(search_ids("apple", session_folder)) == sorted(f"e{n}" for n in range(30))
 
 
-def test_a_search_reports_progress(shelf: Path, monkeypatch) -> None:
+def test_a_search_reports_progress(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
-    put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
-    only(shelf)
+    write_session(session_folder, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+    read_only_summary(session_folder)
     steps: list[tuple[int, int]] = []
 
-    st.search("pear", dir=shelf, progress=lambda done, total: steps.append((done, total)))
+    st.search("pear", dir=session_folder, progress=lambda done, total: steps.append((done, total)))
 
     assert len(steps) > 5
     assert steps == sorted(steps)
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_a_hit_in_an_undamaged_session_does_not_load_all_of_it(shelf: Path, monkeypatch) -> None:
-    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"), say("c", "a", "cherry"))
+def test_a_hit_in_an_undamaged_session_does_not_load_all_of_it(session_folder: Path, monkeypatch) -> None:
+    write_session(
+        session_folder, "s", header(), say("a", None, "apple"), say("b", "a", "berry"), say("c", "a", "cherry")
+    )
 
     def load(session: st.Session) -> None:
         raise AssertionError("all of it was read")
 
     monkeypatch.setattr(st.Session, "_load", load)
 
-    hits = [hit for query in ("apple", "berry") for hit in st.search(query, dir=shelf)]
+    hits = [hit for query in ("apple", "berry") for hit in st.search(query, dir=session_folder)]
 
     assert [(hit.entry, hit.branch, hit.in_context) for hit in hits] == [("a", "main", True), ("b", None, False)]
 
 
-def test_roles_narrow_a_search(shelf: Path) -> None:
-    put(
-        shelf,
+def test_roles_narrow_a_search(session_folder: Path) -> None:
+    write_session(
+        session_folder,
         "s",
         header(),
         say("a", None, "apple"),
@@ -241,32 +253,32 @@ def test_roles_narrow_a_search(shelf: Path) -> None:
         {"type": "label", "id": "c", "parentId": "b", "targetId": "a", "label": "apple"},
     )
 
-    assert found("apple role:user", shelf) == ["a"]
-    assert found("apple role:tool", shelf) == ["b"]
-    assert found("role:label", shelf) == ["c"]
+    assert search_ids("apple role:user", session_folder) == ["a"]
+    assert search_ids("apple role:tool", session_folder) == ["b"]
+    assert search_ids("role:label", session_folder) == ["c"]
 
 
-def test_of_entries_with_one_id_the_last_is_found(shelf: Path) -> None:
-    put(shelf, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+def test_of_entries_with_one_id_the_last_is_found(session_folder: Path) -> None:
+    write_session(session_folder, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
 
-    assert (found("apple", shelf), found("berry", shelf)) == ([], ["a"])
+    assert (search_ids("apple", session_folder), search_ids("berry", session_folder)) == ([], ["a"])
 
 
-def test_replaced_entries_do_not_displace_hits(shelf: Path) -> None:
+def test_replaced_entries_do_not_displace_hits(session_folder: Path) -> None:
     for name in ("s", "t"):
         lines = [say(name, None, f"apple {n}", timestamp=f"2026-01-01T00:0{n}:00.000Z") for n in (5, 4, 3)]
-        put(shelf, name, header(id=name), say(f"{name}0", None, "apple"), *lines)
+        write_session(session_folder, name, header(id=name), say(f"{name}0", None, "apple"), *lines)
 
     for _ in range(2):
-        hits = st.search("apple", dir=shelf, limit=4)
+        hits = st.search("apple", dir=session_folder, limit=4)
         assert [(hit.entry, hit.snippet) for hit in hits][:2] == [("t", "apple 3"), ("s", "apple 3")]
         assert {hit.entry for hit in hits[2:]} == {"s0", "t0"}
 
 
-def test_sessions_with_shadowed_entries_are_read_and_searched_once(shelf: Path, monkeypatch) -> None:
+def test_sessions_with_shadowed_entries_are_read_and_searched_once(session_folder: Path, monkeypatch) -> None:
     paths = [
-        put(
-            shelf,
+        write_session(
+            session_folder,
             f"s{n}",
             header(id=f"s{n}"),
             say("a", None, "apple", timestamp=format_timestamp(n)),
@@ -274,7 +286,7 @@ def test_sessions_with_shadowed_entries_are_read_and_searched_once(shelf: Path, 
         )
         for n in range(20)
     ]
-    put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=format_timestamp(0)))
+    write_session(session_folder, "sound", header(id="sound"), say("b", None, "apple", timestamp=format_timestamp(0)))
     iter_ranges_backward = session_search._iter_ranges_backward
     for _ in range(2):
         read: list[str] = []
@@ -291,14 +303,14 @@ def test_sessions_with_shadowed_entries_are_read_and_searched_once(shelf: Path, 
         monkeypatch.setattr(session_search, "_iter_ranges_backward", iter_ranges)
         monkeypatch.setattr(session_search, "open_read_only", open_session)
 
-        assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["b"]
-        assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(shelf / "sound.jsonl")])
+        assert [hit.entry for hit in st.search("apple", dir=session_folder, limit=2)] == ["b"]
+        assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(session_folder / "sound.jsonl")])
 
 
-def test_damaged_sessions_without_recent_matches_are_not_opened(shelf: Path, monkeypatch) -> None:
+def test_damaged_sessions_without_recent_matches_are_not_opened(session_folder: Path, monkeypatch) -> None:
     for n in range(20):
-        damaged = put(
-            shelf,
+        damaged = write_session(
+            session_folder,
             f"s{n}",
             header(id=f"s{n}"),
             say("a", None, f"apple {n}", timestamp=format_timestamp(n // 10)),
@@ -313,13 +325,15 @@ def test_damaged_sessions_without_recent_matches_are_not_opened(shelf: Path, mon
 
     monkeypatch.setattr(session_search, "open_read_only", open_session)
 
-    assert [hit.snippet for hit in st.search("apple", dir=shelf, limit=2)] == ["apple 19", "apple 18"]
-    assert opened == [str(shelf / "s19.jsonl"), str(shelf / "s18.jsonl")]
+    assert [hit.snippet for hit in st.search("apple", dir=session_folder, limit=2)] == ["apple 19", "apple 18"]
+    assert opened == [str(session_folder / "s19.jsonl"), str(session_folder / "s18.jsonl")]
 
 
-def test_a_session_removed_during_a_search_does_not_displace_hits(shelf: Path, monkeypatch) -> None:
-    put(shelf, "stays", header(id="stays"), say("a", None, "apple"))
-    goes = put(shelf, "goes", header(id="goes"), say("b", None, "apple", timestamp="2026-01-02T00:00:00.000Z"))
+def test_a_session_removed_during_a_search_does_not_displace_hits(session_folder: Path, monkeypatch) -> None:
+    write_session(session_folder, "stays", header(id="stays"), say("a", None, "apple"))
+    goes = write_session(
+        session_folder, "goes", header(id="goes"), say("b", None, "apple", timestamp="2026-01-02T00:00:00.000Z")
+    )
 
     def look_up(sight: object, db: object, path: str, entries: object) -> bool:
         goes.unlink(missing_ok=True)
@@ -327,45 +341,52 @@ def test_a_session_removed_during_a_search_does_not_displace_hits(shelf: Path, m
 
     monkeypatch.setattr(session_search._EntryContext, "_load_from_index", look_up)
 
-    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
+    assert [hit.entry for hit in st.search("apple", dir=session_folder, limit=1)] == ["a"]
 
 
-def test_a_damaged_session_is_searched_too(shelf: Path) -> None:
+def test_a_damaged_session_is_searched_too(session_folder: Path) -> None:
     head = {"type": "custom", "customType": "sessiontree.head", "id": "h", "parentId": None}
-    put(shelf, "s", header(), say("a", "gone", "apple"), "nonsense apple", {**head, "data": {"heads": {"main": "x"}}})
+    write_session(
+        session_folder,
+        "s",
+        header(),
+        say("a", "gone", "apple"),
+        "nonsense apple",
+        {**head, "data": {"heads": {"main": "x"}}},
+    )
 
-    (hit,) = st.search("apple", dir=shelf)
+    (hit,) = st.search("apple", dir=session_folder)
 
     assert (hit.entry, hit.branch, hit.in_context) == ("a", None, False)
 
 
 def test_a_snippet_is_one_line_around_the_match() -> None:
-    def cut(text: str, query: str) -> str:
+    def build_snippet_of(text: str, query: str) -> str:
         return session_search.build_snippet(text, parse_query(query, now=0).terms)
 
     long = "word " * 100
 
-    assert cut("a\nb  c", "b") == "a b c"
-    assert cut(f"{long}needle {long}", "needle").startswith("…")
-    assert "needle" in cut(f"{long}needle {long}", "NEEDLE")
-    assert cut(f"{long}STRASSE", "straße").endswith("STRASSE")
-    assert cut(long, "role:user").startswith("word word")
+    assert build_snippet_of("a\nb  c", "b") == "a b c"
+    assert build_snippet_of(f"{long}needle {long}", "needle").startswith("…")
+    assert "needle" in build_snippet_of(f"{long}needle {long}", "NEEDLE")
+    assert build_snippet_of(f"{long}STRASSE", "straße").endswith("STRASSE")
+    assert build_snippet_of(long, "role:user").startswith("word word")
 
 
 @pytest.mark.parametrize("query", ["apple", "a"])
-def test_words_indexed_by_a_concurrent_search_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
-    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
-    only(shelf)
+def test_words_indexed_by_a_concurrent_search_are_found_once(session_folder: Path, monkeypatch, query: str) -> None:
+    write_session(session_folder, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
+    read_only_summary(session_folder)
     real = session_search.find_candidates
 
-    def meanwhile(*given):
+    def search_first(*given):
         monkeypatch.setattr(session_search, "find_candidates", real)
-        assert found(query, shelf) == ["b", "a"]
+        assert search_ids(query, session_folder) == ["b", "a"]
         return real(*given)
 
-    monkeypatch.setattr(session_search, "find_candidates", meanwhile)
+    monkeypatch.setattr(session_search, "find_candidates", search_first)
 
-    assert found(query, shelf) == ["b", "a"]
+    assert search_ids(query, session_folder) == ["b", "a"]
 
 
 def test_matches_with_equal_time_and_position_keep_their_order() -> None:
@@ -375,19 +396,19 @@ def test_matches_with_equal_time_and_position_keep_their_order() -> None:
     assert sorted(matches) == matches
 
 
-def test_a_last_line_without_newline_counts_for_the_branch_of_a_hit(shelf: Path) -> None:
-    session = st.create(file=shelf / "s.jsonl")
+def test_a_last_line_without_newline_counts_for_the_branch_of_a_hit(session_folder: Path) -> None:
+    session = st.create(file=session_folder / "s.jsonl")
     session.append(st.user("apple"))
     session.create_branch("other")
-    path = shelf / "s.jsonl"
+    path = session_folder / "s.jsonl"
     for _ in range(2):
-        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["other"]
+        assert [hit.branch for hit in st.search("apple", dir=session_folder)] == ["other"]
     session.switch("main")
     path.write_bytes(path.read_bytes()[:-1])
 
     for _ in range(2):
-        assert only(shelf).branch == "main"
-        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["main"]
+        assert read_only_summary(session_folder).branch == "main"
+        assert [hit.branch for hit in st.search("apple", dir=session_folder)] == ["main"]
 
 
 def test_a_snippet_surrounds_the_word_that_a_prefix_matches() -> None:
@@ -397,18 +418,18 @@ def test_a_snippet_surrounds_the_word_that_a_prefix_matches() -> None:
     assert "Caches" in session_search.build_snippet(text, [term])
 
 
-def apart(text: str) -> str:
-    """Letters and their accents one behind the other."""
+def decompose(text: str) -> str:
+    """Return the text with each accent as a separate character."""
     return unicodedata.normalize("NFD", text)
 
 
 @pytest.mark.parametrize(
     ("text", "query", "shown"),
     [
-        (apart("한국어 문장입니다. " * 60 + "찾을것" + " 뒤쪽 문장입니다." * 60), "찾을것", "찾을것"),
+        (decompose("한국어 문장입니다. " * 60 + "찾을것" + " 뒤쪽 문장입니다." * 60), "찾을것", "찾을것"),
         ("ŉ" * 400 + " Straße hier " + "x " * 300, "strasse", "Straße"),
         ("ﬃ" * 400 + " a Needle " + "x " * 300, "needle", "Needle"),
-        (apart("é") * 400 + " E-Mail " + "x " * 300, "e*", "E-Mail"),
+        (decompose("é") * 400 + " E-Mail " + "x " * 300, "e*", "E-Mail"),
         ("ısı " * 200 + "isi " + "x " * 300, "isi", "isi"),
     ],
     ids=["jamo", "longer letters", "ligatures", "accents", "letters that are only alike"],
@@ -429,53 +450,53 @@ def test_a_match_is_in_its_snippet(before: str, sought: str) -> None:
         assert query.matches(fold(session_search.build_snippet(text, query.terms)))
 
 
-def test_a_phrase_matches_within_one_text_block_in_any_file_format(shelf: Path) -> None:
+def test_a_phrase_matches_within_one_text_block_in_any_file_format(session_folder: Path) -> None:
     blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins é")]
     message = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": blocks}}
-    put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, message)
+    write_session(session_folder, "old", {"type": "session", "id": "old", "cwd": "/p"}, message)
     for name, escaped in (("plain", False), ("escaped", True)):
         line = json.dumps({**message, "id": name, "parentId": None}, ensure_ascii=escaped)
-        put(shelf, name, header(id=name), line)
+        write_session(session_folder, name, header(id=name), line)
 
-    assert found('"ends and"', shelf) == []
-    assert len(found('"here begins"', shelf)) == len(found("ends begins", shelf)) == 3
+    assert search_ids('"ends and"', session_folder) == []
+    assert len(search_ids('"here begins"', session_folder)) == len(search_ids("ends begins", session_folder)) == 3
 
 
-def test_numeric_tool_arguments_and_system_messages_are_found(shelf: Path) -> None:
-    session = st.create(file=shelf / "s.jsonl")
+def test_numeric_tool_arguments_and_system_messages_are_found(session_folder: Path) -> None:
+    session = st.create(file=session_folder / "s.jsonl")
     call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"offset": 4711, "deep": [{"port": 8080}]}}
     called = session.append(st.Message({"role": "assistant", "content": [call]}))
     system = session.append(st.Message({"role": "system", "content": "", "sections": {"rules": "never on Sundays"}}))
 
     for _ in range(2):
-        assert found("4711 8080", shelf) == [called.id]
-        assert found("sundays role:system", shelf) == [system.id]
+        assert search_ids("4711 8080", session_folder) == [called.id]
+        assert search_ids("sundays role:system", session_folder) == [system.id]
 
 
 @pytest.fixture
-def shelved() -> Path:
-    """A folder among those where sessions live."""
+def catalog_folder() -> Path:
+    """A folder of the catalog."""
     folder = Path(get_sessions_folder()) / "--p--"
     folder.mkdir(parents=True)
     return folder
 
 
-def names_with(query: str) -> list[str]:
+def find_session_names(query: str) -> list[str]:
     return sorted(Path(file).stem for file in catalog.find_matching_sessions(query, all=True))
 
 
-def test_matching_sessions_are_read_only_until_the_first_match(shelved: Path, monkeypatch) -> None:
+def test_matching_sessions_are_read_only_until_the_first_match(catalog_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     for name in ("many", "more"):
-        put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
-    put(
-        shelved,
+        write_session(catalog_folder, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
+    write_session(
+        catalog_folder,
         "few",
         header(id="few"),
         say("a", None, "apple", timestamp=format_timestamp(0)),
         say("b", None, "berry"),
     )
-    put(shelved, "none", header(id="none"), say("c", None, "cherry"))
+    write_session(catalog_folder, "none", header(id="none"), say("c", None, "cherry"))
     read: list[bytes] = []
 
     def read_entry(raw: bytes, line: int) -> Any:
@@ -485,20 +506,20 @@ def test_matching_sessions_are_read_only_until_the_first_match(shelved: Path, mo
     monkeypatch.setattr(session_search, "read_entry", read_entry)
     steps: list[tuple[int, int]] = []
     for _ in range(2):
-        assert names_with("apple") == ["few", "many", "more"]
-        assert names_with("berry role:user") == ["few"]
-        assert names_with("apple since:7d") == names_with("plum") == []
+        assert find_session_names("apple") == ["few", "many", "more"]
+        assert find_session_names("berry role:user") == ["few"]
+        assert find_session_names("apple since:7d") == find_session_names("plum") == []
     assert len(read) < 20
     catalog.find_matching_sessions("apple", all=True, progress=lambda done, total: steps.append((done, total)))
     assert steps == sorted(steps)
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_a_replaced_entry_does_not_make_its_session_match(shelved: Path) -> None:
-    put(shelved, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+def test_a_replaced_entry_does_not_make_its_session_match(catalog_folder: Path) -> None:
+    write_session(catalog_folder, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
 
     for _ in range(2):
-        assert (names_with("apple"), names_with("berry")) == ([], ["s"])
+        assert (find_session_names("apple"), find_session_names("berry")) == ([], ["s"])
 
 
 def test_no_session_matches_in_an_empty_folder() -> None:

@@ -1,4 +1,4 @@
-"""A file is read as far as it has changed, and anew when it is another one."""
+"""Only the new part of a file is read; a replaced file is read from the start."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from sessiontree.library.index import session_search, session_summary, word_inde
 from sessiontree.store.batch_journal import write_note
 from sessiontree.store.range_reader import RangeReader
 from tests.builders import build_file, header
-from tests.library.session_folders import expected, found, only, put, say, told
+from tests.library.session_folders import (
+    compute_expected_facts,
+    extract_facts,
+    read_only_summary,
+    say,
+    search_ids,
+    write_session,
+)
 
 
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Where in files reading starts from now on, beside the few bytes that tell whether a file is the same."""
+def record_read_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the offsets at which reading starts. The check whether a file is the same is not counted."""
     starts: list[int] = []
     real = session_summary._feed_lines
 
@@ -32,98 +39,112 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return starts
 
 
-def test_an_unchanged_file_is_not_read_again(shelf: Path, monkeypatch) -> None:
-    put(shelf, "s", header(), say("a", None, "x"))
-    before = only(shelf)
-    starts = reads(monkeypatch)
+def test_an_unchanged_file_is_not_read_again(session_folder: Path, monkeypatch) -> None:
+    write_session(session_folder, "s", header(), say("a", None, "x"))
+    before = read_only_summary(session_folder)
+    starts = record_read_starts(monkeypatch)
 
-    assert only(shelf) == before
+    assert read_only_summary(session_folder) == before
     assert starts == []
 
 
 @pytest.mark.parametrize("seconds", [-(1 << 40), -62_135_596_801, 10_000_000_000, 253_402_300_800, 1 << 40])
-def test_an_impossible_timestamp_hides_no_file(shelf: Path, seconds: int) -> None:
-    far, near = put(shelf, "far", header(id="far"), say("a", None, "x")), put(shelf, "near", header(id="near"))
-    broken = put(shelf, "broken", "nonsense")
+def test_an_impossible_timestamp_hides_no_file(session_folder: Path, seconds: int) -> None:
+    far, near = (
+        write_session(session_folder, "far", header(id="far"), say("a", None, "x")),
+        write_session(session_folder, "near", header(id="near")),
+    )
+    broken = write_session(session_folder, "broken", "nonsense")
     for path in (far, broken):
-        os.utime(path, (seconds, seconds))  # some file systems keep it as it is, others the nearest that they can
+        os.utime(path, (seconds, seconds))  # some file systems store the exact time, others the nearest possible one
 
     for _ in range(2):
-        listed = {summary.file: summary for summary in st.sessions(dir=shelf)}
+        listed = {summary.file: summary for summary in st.sessions(dir=session_folder)}
         assert listed.keys() == {str(far), str(near), str(broken)}
         assert parse_timestamp(listed[str(far)].modified) is not None
-    assert found("x", shelf) == ["a"]
+    assert search_ids("x", session_folder) == ["a"]
 
 
-def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Path, monkeypatch) -> None:
-    path = put(shelf, "s", header(), say("a", None, "x"))
-    only(shelf)
+def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(session_folder: Path, monkeypatch) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "x"))
+    read_only_summary(session_folder)
     size = path.stat().st_size
-    starts = reads(monkeypatch)
+    starts = record_read_starts(monkeypatch)
 
     with path.open("ab") as file:
         file.write(build_file(say("b", "a", "y"), say("c", "b", "z"))[:-5])
-    torn = only(shelf)
+    torn = read_only_summary(session_folder)
     with path.open("ab") as file:
         file.write(build_file(say("c", "b", "z"))[-5:])
-    whole = only(shelf)
+    whole = read_only_summary(session_folder)
 
     assert (torn.entry_count, torn.is_damaged) == (2, True)
     assert (whole.entry_count, whole.is_damaged) == (3, False)
     assert starts == [size, size + len(build_file(say("b", "a", "y")))]
 
 
-def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> None:
-    path = put(shelf, "s", header(), say("a", None, "x"), say("b", "a", "y"))
+def test_a_last_line_without_newline_counts_and_may_still_grow(session_folder: Path) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "x"), say("b", "a", "y"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert (only(shelf).entry_count, found("y", shelf)) == (2, ["b"])
+    assert (read_only_summary(session_folder).entry_count, search_ids("y", session_folder)) == (2, ["b"])
 
     with path.open("ab") as file:
         file.write(b"\n" + build_file(say("c", "b", "w")))
 
-    assert (only(shelf).entry_count, only(shelf).is_damaged) == (3, False)
-    assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
+    assert (read_only_summary(session_folder).entry_count, read_only_summary(session_folder).is_damaged) == (3, False)
+    assert (search_ids("y", session_folder), search_ids("w", session_folder)) == (["b"], ["c"])
 
 
-def test_a_last_line_without_newline_that_grew_into_an_invalid_line_is_damage(shelf: Path) -> None:
-    path = put(shelf, "s", header(), say("a", None, "apple"))
+def test_a_last_line_without_newline_that_grew_into_an_invalid_line_is_damage(session_folder: Path) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "apple"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert (only(shelf).entry_count, only(shelf).is_damaged, found("apple", shelf)) == (1, False, ["a"])
+    assert (
+        read_only_summary(session_folder).entry_count,
+        read_only_summary(session_folder).is_damaged,
+        search_ids("apple", session_folder),
+    ) == (1, False, ["a"])
 
     with path.open("ab") as file:
         file.write(build_file(say("b", "a", "berry")))
 
     for _ in range(2):
-        assert told(only(shelf)) == expected(path)
-        assert (only(shelf).entry_count, only(shelf).is_damaged) == (0, True)
-        assert found("apple", shelf) == found("berry", shelf) == []
+        assert extract_facts(read_only_summary(session_folder)) == compute_expected_facts(path)
+        assert (read_only_summary(session_folder).entry_count, read_only_summary(session_folder).is_damaged) == (
+            0,
+            True,
+        )
+        assert search_ids("apple", session_folder) == search_ids("berry", session_folder) == []
 
     with path.open("ab") as file:
         file.write(build_file(say("c", None, "cherry")))
 
-    assert told(only(shelf)) == expected(path)
-    assert (only(shelf).entry_count, only(shelf).is_damaged, found("cherry", shelf)) == (1, True, ["c"])
+    assert extract_facts(read_only_summary(session_folder)) == compute_expected_facts(path)
+    assert (
+        read_only_summary(session_folder).entry_count,
+        read_only_summary(session_folder).is_damaged,
+        search_ids("cherry", session_folder),
+    ) == (1, True, ["c"])
 
 
 @pytest.mark.parametrize("sound", [True, False])
-def test_blanks_after_the_last_newline_are_an_unfinished_line(shelf: Path, sound: bool) -> None:
-    path = put(shelf, "s", header(), say("a", None if sound else "gone", "apple"))
-    before = only(shelf).damage
+def test_blanks_after_the_last_newline_are_an_unfinished_line(session_folder: Path, sound: bool) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None if sound else "gone", "apple"))
+    before = read_only_summary(session_folder).damage
     with path.open("ab") as file:
         file.write(b" \t ")
 
-    assert told(only(shelf)) == expected(path)
-    assert only(shelf).damage == ("the last line is unfinished (3 bytes)" if sound else before)
+    assert extract_facts(read_only_summary(session_folder)) == compute_expected_facts(path)
+    assert read_only_summary(session_folder).damage == ("the last line is unfinished (3 bytes)" if sound else before)
 
     with path.open("ab") as file:
         file.write(b"\n")
 
-    assert told(only(shelf)) == expected(path)
-    assert only(shelf).damage == before
+    assert extract_facts(read_only_summary(session_folder)) == compute_expected_facts(path)
+    assert read_only_summary(session_folder).damage == before
 
 
-def test_an_incomplete_batch_does_not_count(shelf: Path) -> None:
-    path = put(shelf, "s", header(), say("a", None, "apple"))
+def test_an_incomplete_batch_does_not_count(session_folder: Path) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "apple"))
     start = path.stat().st_size
     rest = build_file(say("b", "a", "berry"), say("c", "b", "cherry"))
     with open(f"{path}.lock", "wb", buffering=0) as lock:
@@ -131,43 +152,43 @@ def test_an_incomplete_batch_does_not_count(shelf: Path) -> None:
     with path.open("ab") as file:
         file.write(rest[:-20])
 
-    cut = only(shelf)
-    assert told(cut) == expected(path)
+    cut = read_only_summary(session_folder)
+    assert extract_facts(cut) == compute_expected_facts(path)
     assert (cut.entry_count, cut.damage) == (1, f"the last line is unfinished ({len(rest) - 20} bytes)")
-    assert (found("berry", shelf), found("apple", shelf)) == ([], ["a"])
+    assert (search_ids("berry", session_folder), search_ids("apple", session_folder)) == ([], ["a"])
 
     with path.open("ab") as file:
         file.write(rest[-20:])
 
-    assert (only(shelf).entry_count, only(shelf).damage) == (3, None)
-    assert (found("berry", shelf), found("cherry", shelf)) == (["b"], ["c"])
+    assert (read_only_summary(session_folder).entry_count, read_only_summary(session_folder).damage) == (3, None)
+    assert (search_ids("berry", session_folder), search_ids("cherry", session_folder)) == (["b"], ["c"])
 
 
-def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, monkeypatch) -> None:
+def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.codec.LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.session_reader.LINE_LIMIT", 1 << 17)
-    put(
-        shelf,
+    write_session(
+        session_folder,
         "long",
         header(),
         say("a", None, "y" * (1 << 18)),
         say("b", None, "after it"),
         say("c", "b", "z" * 99_999),
     )
-    put(shelf, "first", "x" * (1 << 18), header())
+    write_session(session_folder, "first", "x" * (1 << 18), header())
 
-    long, first = sorted(st.sessions(dir=shelf), key=lambda summary: summary.file, reverse=True)
+    long, first = sorted(st.sessions(dir=session_folder), key=lambda summary: summary.file, reverse=True)
 
     assert "over the limit" in (long.damage or "")
     assert "over the limit" in (first.damage or "")
-    assert found("after", shelf) == ["b"]
-    assert found("zzz", shelf) == ["c"]
+    assert search_ids("after", session_folder) == ["b"]
+    assert search_ids("zzz", session_folder) == ["c"]
 
 
-def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes are asked of files from now on, each time."""
+def record_read_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the size of every read."""
     sizes: list[int] = []
     real = os.pread
 
@@ -179,76 +200,80 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_large_file_that_is_not_a_session_is_not_read_completely(shelf: Path, monkeypatch) -> None:
+def test_a_large_file_that_is_not_a_session_is_not_read_completely(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "PREAMBLE_LIMIT", 1 << 14)
-    put(shelf, "log", *(f"line {n} of a log" for n in range(50_000)))
-    put(shelf, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x"))
-    sizes = bytes_read(monkeypatch)
+    write_session(session_folder, "log", *(f"line {n} of a log" for n in range(50_000)))
+    write_session(
+        session_folder, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x")
+    )
+    sizes = record_read_sizes(monkeypatch)
 
-    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
+    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=session_folder)}
 
     assert "no session header in its first" in (listed["log"].damage or "")
     assert listed["late"].entry_count == 1
     assert sum(sizes) < 1 << 17
 
 
-def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
+def test_holes_of_any_length_are_not_read(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
-    put(shelf, "tail", header(id="tail"), say("a", None, "apple"))
-    put(shelf, "middle", header(id="middle"), say("b", None, "apple"))
-    put(shelf, "all")
-    for path in shelf.iterdir():
+    write_session(session_folder, "tail", header(id="tail"), say("a", None, "apple"))
+    write_session(session_folder, "middle", header(id="middle"), say("b", None, "apple"))
+    write_session(session_folder, "all")
+    for path in session_folder.iterdir():
         os.truncate(path, 1 << 32)
         if path.stat().st_blocks > 1 << 10:
             pytest.skip("this file system has no holes")
-    with (shelf / "middle.jsonl").open("ab") as file:
+    with (session_folder / "middle.jsonl").open("ab") as file:
         file.write(b"\n")
-    sizes = bytes_read(monkeypatch)
+    sizes = record_read_sizes(monkeypatch)
 
-    assert [summary.is_damaged for summary in st.sessions(dir=shelf)] == [True] * 3
+    assert [summary.is_damaged for summary in st.sessions(dir=session_folder)] == [True] * 3
     assert sum(sizes) < 1 << 22
 
 
-def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch) -> None:
+def test_a_session_with_an_endless_line_is_never_opened(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
-    path = put(shelf, "s", header(), say("a", "gone", "apple"), "x" * (1 << 20), say("b", "a", "apple"))
+    path = write_session(
+        session_folder, "s", header(), say("a", "gone", "apple"), "x" * (1 << 20), say("b", "a", "apple")
+    )
 
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("it was opened")
 
     monkeypatch.setattr(session_summary, "Session", opened)
 
-    summary = only(shelf)
+    summary = read_only_summary(session_folder)
 
     assert (summary.id, summary.is_damaged) == ("s", True)
-    assert sorted(found("apple", shelf)) == ["a", "b"]
+    assert sorted(search_ids("apple", session_folder)) == ["a", "b"]
     with pytest.raises(session_summary.OversizedLine, match="over the limit"):
         session_summary.check_size(str(path))
 
 
-def test_lines_that_fit_into_memory_are_not_treated_as_endless(shelf: Path, monkeypatch) -> None:
+def test_lines_that_fit_into_memory_are_not_treated_as_endless(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 10)
     monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 10)
     for size in (1, 100, 1024, 2000, 4095):
         lines = b"".join(b"x" * size + b"\n" for _ in range(50))
-        path = shelf / f"{size}.jsonl"
+        path = session_folder / f"{size}.jsonl"
         path.write_bytes(build_file(header()) + lines)
         session_summary.check_size(str(path))
 
 
-def test_progress_is_reported_within_a_file(shelf: Path, monkeypatch) -> None:
+def test_progress_is_reported_within_a_file(session_folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "BLOCK_SIZE", 1 << 10)
     for name in ("s", "t"):
-        put(shelf, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+        write_session(session_folder, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
     steps: list[tuple[int, int]] = []
 
-    st.sessions(dir=shelf, progress=lambda done, total: steps.append((done, total)))
+    st.sessions(dir=session_folder, progress=lambda done, total: steps.append((done, total)))
 
     assert len(steps) > 10
     assert steps == sorted(steps)
-    assert steps[-1][0] == steps[-1][1] == sum(path.stat().st_size for path in shelf.glob("*.jsonl"))
+    assert steps[-1][0] == steps[-1][1] == sum(path.stat().st_size for path in session_folder.glob("*.jsonl"))
 
 
 def change_in_place(path: Path, data: bytes) -> None:
@@ -259,9 +284,9 @@ def change_in_place(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", ["replaced", "truncated", "rewritten", "same size", "rewritten and longer"])
-def test_a_replaced_file_is_read_again(shelf: Path, change: str) -> None:
-    path = put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
-    assert (only(shelf).entry_count, found("berry", shelf)) == (2, ["b"])
+def test_a_replaced_file_is_read_again(session_folder: Path, change: str) -> None:
+    path = write_session(session_folder, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
+    assert (read_only_summary(session_folder).entry_count, search_ids("berry", session_folder)) == (2, ["b"])
 
     new = {
         "replaced": build_file(header(name="other"), say("a", None, "apple"), say("c", "a", "cherry")),
@@ -271,47 +296,53 @@ def test_a_replaced_file_is_read_again(shelf: Path, change: str) -> None:
         "rewritten and longer": build_file(header(), *(say(f"c{n}", None, "cherry") for n in range(9))),
     }[change]
     if change == "replaced":
-        other = shelf / "other"
+        other = session_folder / "other"
         other.write_bytes(new)
         other.rename(path)
     else:
         change_in_place(path, new)
 
-    assert told(only(shelf)) == expected(path)
-    assert found("berry", shelf) == []
-    assert len(found("apple", shelf)) == new.count(b"apple")
-    assert len(found("cherry", shelf)) == new.count(b"cherry")
+    assert extract_facts(read_only_summary(session_folder)) == compute_expected_facts(path)
+    assert search_ids("berry", session_folder) == []
+    assert len(search_ids("apple", session_folder)) == new.count(b"apple")
+    assert len(search_ids("cherry", session_folder)) == new.count(b"cherry")
 
 
-def test_a_name_overwritten_by_another_program_is_noticed(shelf: Path) -> None:
+def test_a_name_overwritten_by_another_program_is_noticed(session_folder: Path) -> None:
     slot = '{"type":"title","v":1,"title":"%s","pad":"  "}'
-    path = put(shelf, "s", slot % "one", header(), say("a", None, "x"))
-    assert only(shelf).name == "one"
+    path = write_session(session_folder, "s", slot % "one", header(), say("a", None, "x"))
+    assert read_only_summary(session_folder).name == "one"
 
     with path.open("r+b") as file:
         file.write((slot % "two").encode())
         file.seek(0, os.SEEK_END)
         file.write(build_file(say("b", "a", "y")))
 
-    assert (only(shelf).name, only(shelf).entry_count) == ("two", 2)
+    assert (read_only_summary(session_folder).name, read_only_summary(session_folder).entry_count) == ("two", 2)
 
 
 @pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
-def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(shelf: Path, heads: dict[str, str]) -> None:
+def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(
+    session_folder: Path, heads: dict[str, str]
+) -> None:
     record = {"type": "custom", "customType": "sessiontree.head", "data": {"current": "main", "heads": heads}}
-    hostile = put(shelf, "hostile", header(id="h"), say("a", None, "x"), {**record, "id": "b", "parentId": "a"})
-    put(shelf, "sound", header(id="s"), say("a", None, "x"))
+    hostile = write_session(
+        session_folder, "hostile", header(id="h"), say("a", None, "x"), {**record, "id": "b", "parentId": "a"}
+    )
+    write_session(session_folder, "sound", header(id="s"), say("a", None, "x"))
 
     for _ in range(2):
-        listed = {summary.id: summary for summary in st.sessions(dir=shelf)}
+        listed = {summary.id: summary for summary in st.sessions(dir=session_folder)}
         assert listed["s"].damage is None
-        assert told(listed["h"]) == expected(hostile)
-        assert sorted(found("x", shelf)) == ["a", "a"]
+        assert extract_facts(listed["h"]) == compute_expected_facts(hostile)
+        assert sorted(search_ids("x", session_folder)) == ["a", "a"]
 
 
-def test_a_session_that_causes_an_internal_error_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
-    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
-    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+def test_a_session_that_causes_an_internal_error_is_damaged_and_hides_no_other(
+    session_folder: Path, monkeypatch
+) -> None:
+    write_session(session_folder, "bad", header(id="bad"), say("a", None, "x"))
+    write_session(session_folder, "sound", header(id="sound"), say("b", None, "x"))
     real = Digest.feed
 
     def fails_on_one(digest: Digest, data: bytes) -> None:
@@ -321,15 +352,15 @@ def test_a_session_that_causes_an_internal_error_is_damaged_and_hides_no_other(s
 
     with monkeypatch.context() as planted:
         planted.setattr(Digest, "feed", fails_on_one)
-        listed = {summary.id: summary.damage for summary in st.sessions(dir=shelf)}
+        listed = {summary.id: summary.damage for summary in st.sessions(dir=session_folder)}
 
     assert listed == {"bad": "cannot be read: internal error, ZeroDivisionError: a bug", "sound": None}
-    assert [summary.damage for summary in st.sessions(dir=shelf)] == [None, None]  # it is read again when it can be
+    assert [summary.damage for summary in st.sessions(dir=session_folder)] == [None, None]  # it is retried
 
 
-def test_a_session_on_which_a_search_fails_hides_no_other(shelf: Path, monkeypatch) -> None:
-    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
-    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+def test_a_session_on_which_a_search_fails_hides_no_other(session_folder: Path, monkeypatch) -> None:
+    write_session(session_folder, "bad", header(id="bad"), say("a", None, "x"))
+    write_session(session_folder, "sound", header(id="sound"), say("b", None, "x"))
 
     def fails_on_one(entry: st.Entry) -> list[str]:
         return get_text_parts(entry) if entry.id == "b" else [str(1 / 0)]
@@ -337,4 +368,4 @@ def test_a_session_on_which_a_search_fails_hides_no_other(shelf: Path, monkeypat
     monkeypatch.setattr(session_search, "get_text_parts", fails_on_one)
     monkeypatch.setattr(word_index, "build_full_text", lambda entry: "".join(fails_on_one(entry)))
 
-    assert found("x", shelf) == found("x", shelf) == ["b"]
+    assert search_ids("x", session_folder) == search_ids("x", session_folder) == ["b"]

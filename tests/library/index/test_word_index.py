@@ -1,4 +1,4 @@
-"""Words are taken in piece by piece, and those that are gone do not stay for ever."""
+"""Words are indexed in parts, and words of removed entries are removed."""
 
 import itertools
 import json
@@ -19,33 +19,33 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.library.index import session_search, word_index
 from sessiontree.library.index.word_index import Prefilter, is_older
 from tests.builders import build_file, header
-from tests.library.session_folders import found, put, say
+from tests.library.session_folders import say, search_ids, write_session
 
 
-def test_many_small_updates_do_not_bloat_the_index(shelf: Path, index: Path, monkeypatch) -> None:
+def test_many_small_updates_do_not_bloat_the_index(session_folder: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "COMMON_LIMIT", 3)
-    path = put(shelf, "s", header(), say("a0", None, "apple 0"))
+    path = write_session(session_folder, "s", header(), say("a0", None, "apple 0"))
     for number in range(1, 12):
-        found("apple", shelf)
+        search_ids("apple", session_folder)
         with path.open("ab") as file:
             file.write(build_file(say(f"a{number}", f"a{number - 1}", f"apple {number}")))
 
-    assert len(found("apple", shelf)) == 12
-    assert found('"apple 7"', shelf) == ["a7"]
+    assert len(search_ids("apple", session_folder)) == 12
+    assert search_ids('"apple 7"', session_folder) == ["a7"]
     with sqlite3.connect(index) as connection:
         (made,) = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'chunks'").fetchone()
         assert made <= 7
         assert connection.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
 
 
-def test_large_files_are_indexed_in_several_transactions(shelf: Path, index: Path, monkeypatch) -> None:
+def test_large_files_are_indexed_in_several_transactions(session_folder: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 200)
     monkeypatch.setattr(word_index, "TRANSACTION_SIZE", 50)
     lines = [say(f"e{n}", f"e{n - 1}" if n else None, f"word{n} " * 20) for n in range(60)]
-    path = put(shelf, "s", header(), *lines)
+    path = write_session(session_folder, "s", header(), *lines)
 
-    assert found("word59", shelf) == ["e59"]
-    assert [found(f"word{n}*", shelf)[-1:] for n in (7, 33)] == [["e7"], ["e33"]]
+    assert search_ids("word59", session_folder) == ["e59"]
+    assert [search_ids(f"word{n}*", session_folder)[-1:] for n in (7, 33)] == [["e7"], ["e33"]]
     with sqlite3.connect(index) as connection:
         rows = connection.execute("SELECT start, stop FROM chunks ORDER BY start").fetchall()
     assert rows[0][0] == len(build_file(header()))
@@ -53,18 +53,20 @@ def test_large_files_are_indexed_in_several_transactions(shelf: Path, index: Pat
     assert rows[-1][1] == path.stat().st_size
 
 
-def test_a_search_indexes_only_as_much_as_its_time_budget_allows(shelf: Path, index: Path, monkeypatch) -> None:
+def test_a_search_indexes_only_as_much_as_its_time_budget_allows(
+    session_folder: Path, index: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 200)
     monkeypatch.setattr(
         session_search, "index_texts", lambda db, files, seconds: word_index.index_texts(db, files, seconds=0)
     )
     for name in "st":
         lines = [say(f"{name}{n}", f"{name}{n - 1}" if n else None, f"word{n} " * 20) for n in range(5)]
-        put(shelf, name, header(id=name), *lines)
+        write_session(session_folder, name, header(id=name), *lines)
 
     taken: list[int] = []
     while not taken or taken[-1] < 12:
-        assert sorted(found("word3", shelf)) == ["s3", "t3"]
+        assert sorted(search_ids("word3", session_folder)) == ["s3", "t3"]
         with sqlite3.connect(index) as connection:
             taken += connection.execute("SELECT count(*) FROM chunks").fetchone()
             (left,) = connection.execute("SELECT count(*) FROM files WHERE text_to < read_to").fetchone()
@@ -73,17 +75,19 @@ def test_a_search_indexes_only_as_much_as_its_time_budget_allows(shelf: Path, in
 
     assert taken == sorted(taken)
     assert len(taken) >= 6
-    assert [found(f"word{n}", shelf) for n in (0, 4)] == [["t0", "s0"], ["t4", "s4"]]
+    assert [search_ids(f"word{n}", session_folder) for n in (0, 4)] == [["t0", "s0"], ["t4", "s4"]]
 
 
-def test_an_empty_session_in_an_older_dialect_does_not_rebuild_the_index_each_time(shelf: Path, index: Path) -> None:
+def test_an_empty_session_in_an_older_dialect_does_not_rebuild_the_index_each_time(
+    session_folder: Path, index: Path
+) -> None:
     old = header(version=1, id="old")
-    (shelf / "old.jsonl").write_bytes(build_file(old) + b"no entry\n\n")
-    put(shelf, "s", header(id="s"), say("a", None, "apple"))
-    assert found("apple", shelf) == ["a"]
+    (session_folder / "old.jsonl").write_bytes(build_file(old) + b"no entry\n\n")
+    write_session(session_folder, "s", header(id="s"), say("a", None, "apple"))
+    assert search_ids("apple", session_folder) == ["a"]
 
-    with index.open("rb") as before:  # so that no other file gets its number
-        assert found("apple", shelf) == found("apple", shelf) == ["a"]
+    with index.open("rb") as before:  # otherwise another file could get its inode number
+        assert search_ids("apple", session_folder) == search_ids("apple", session_folder) == ["a"]
         assert index.stat().st_ino == os.fstat(before.fileno()).st_ino
 
 
@@ -94,23 +98,23 @@ LETTERS = 'aKsStT \n\t"\\/.éÉe\u0301ßﬁẗ\u212aſ缓存\uf900がか\u3099�
 
 
 @given(
-    said=hs.lists(hs.text(hs.sampled_from(LETTERS), max_size=10), min_size=1, max_size=4),
+    texts=hs.lists(hs.text(hs.sampled_from(LETTERS), max_size=10), min_size=1, max_size=4),
     start=hs.integers(0, 10),
     size=hs.integers(1, 5),
     escaped=hs.booleans(),
 )
 def test_matching_lines_pass_the_prefilter_alone_and_among_others(
-    said: list[str], start: int, size: int, escaped: bool
+    texts: list[str], start: int, size: int, escaped: bool
 ) -> None:
-    for words in (said[0][start : start + size], fold(said[0])[start : start + size]):
+    for words in (texts[0][start : start + size], fold(texts[0])[start : start + size]):
         try:
             query = parse_query(f'"{words.replace(chr(34), "")}"', now=0)
         except InvalidOperation:
             continue
         made = Prefilter(query.terms)
-        lines = [json.dumps({"content": text}, ensure_ascii=escaped).encode() for text in said]
+        lines = [json.dumps({"content": text}, ensure_ascii=escaped).encode() for text in texts]
 
-        for text, line in zip(said, lines, strict=True):
+        for text, line in zip(texts, lines, strict=True):
             if query.matches(fold(text)):
                 assert made.can_match(line)
                 assert made.can_match(b"\n".join(lines))
