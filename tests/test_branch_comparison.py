@@ -111,7 +111,7 @@ def test_the_time_of_a_branch_is_from_its_first_entry_to_its_last() -> None:
     assert [branch["durationMs"] for branch in wire["branches"]] == [
         round(stats.seconds * 1000) for stats in result.branches
     ]
-    assert [item["diff"] for item in wire["differences"] if item["metric"] == "time"] == [round(change.diff * 1000)]
+    assert [item["diff"] for item in wire["differences"] if item["metric"] == "time"] == [round(change.diff, 3)]
     assert result.winner == "a"
 
 

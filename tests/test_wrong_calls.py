@@ -103,9 +103,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: s.context(3),
         "a place is a name, an entry, a branch or None, not int",
     ),
-    "seconds with a fraction as a timestamp": (
+    "a number as a timestamp": (
         lambda s: s.extend([st.Item(st.user("x"), timestamp=1.5)]),
-        "a timestamp is a whole number of milliseconds since the epoch, not 1.5",
+        'a timestamp is an ISO time such as "2026-03-01T09:30:00.000Z", not 1.5',
     ),
     "a comparison without a session": (
         lambda s: st.compare("auth", ["main"]),

@@ -336,7 +336,7 @@ def comparison_to_wire(comparison: Comparison) -> JsonObject:
                 "metric": d.metric,
                 "branchA": d.a,
                 "branchB": d.b,
-                "diff": round(d.diff * 1000) if d.metric == "time" else d.diff,  # JSON has milliseconds
+                "diff": round(d.diff, 3) if d.metric == "time" else d.diff,
                 "percentDiff": d.percent,
             }
             for d in comparison.differences

@@ -279,6 +279,25 @@ def test_merge_accepts_a_summary_and_any_target(cli: Run, ids) -> None:
     assert read_head("cache").parent == ids[3]
 
 
+def test_a_leaf_without_a_branch_is_listed_compared_and_merged(cli: Run, ids) -> None:
+    cli("switch", "speed", "cache")
+    cli("navigate", "speed", ids[1])
+    left = ids[3]
+
+    listing = cli("branches", "speed").splitlines()
+    assert listing[-1].split()[:3] == ["(branch-2)", left[:8], "6"]
+    assert listing[-1].endswith("no branch")
+    assert json.loads(cli("branches", "speed", "--json"))["unnamedLeaves"] == [
+        {"leaf": left, "suggestedName": "branch-2", "entryCount": 6}
+    ]
+    assert [row.split()[0] for row in cli("compare", "speed", "dict", left).splitlines()[2:4]] == ["dict", left]
+
+    cli("merge", "speed", left, "--into", "dict", "--summary", "It needs memory.")
+
+    assert read_head("dict").text == "It needs memory."
+    assert read_head("dict").parent == ids[5]
+
+
 def test_promote_continues_from_the_winner_with_a_summary_of_the_others(cli: Run, ids, server: FakeServer) -> None:
     server.add("It needs memory.")
 

@@ -1,12 +1,13 @@
 import pytest
 
-from sessiontree.core.entries import HEAD_RECORD, Custom, Label, Usage
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label, Usage
 from sessiontree.core.heads import Heads
 from sessiontree.core.place_names import (
     check_branch_name,
     check_new_branch,
     find_branch,
     find_free_name,
+    find_unnamed_leaves,
     resolve_place,
     shorten_id,
 )
@@ -214,3 +215,24 @@ def test_a_new_branch_cannot_reuse_a_name():
     check_new_branch("cache", grow("a>b"), Heads())
     with pytest.raises(InvalidOperation, match="branch 'main' already exists"):
         check_new_branch("main", grow("a>b"), Heads())
+
+
+def test_leaves_that_no_branch_is_at_get_the_next_free_names():
+    tree = grow("a>b>c b>d a>e>f")
+    heads = Heads()
+    heads.heads = {"main": "c", "branch-3": "f"}
+
+    assert find_unnamed_leaves(tree, heads) == {"branch-2": "d"}
+
+    heads.heads = {"main": "a", "branch-3": "missing", "branch-2": None}
+    assert find_unnamed_leaves(tree, heads) == {"branch-4": "c", "branch-5": "d", "branch-6": "f"}
+
+
+def test_an_empty_branch_point_is_no_leaf_without_a_name():
+    point = entry("p", "a", BranchPoint(name="side"))
+    tree = grow("a>b")
+    tree.add(point)
+    heads = Heads()
+    heads.heads = {"main": "b"}
+
+    assert find_unnamed_leaves(tree, heads) == {}

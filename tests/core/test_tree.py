@@ -462,3 +462,23 @@ def test_the_distance_between_entries_does_not_matter():
     assert count_calls(lambda: spans.is_on_path(ids[0], ids[-1])) == count_calls(
         lambda: spans.is_on_path(ids[0], ids[1])
     )
+
+
+# Leaves
+
+
+@given(damaged_entry_lists())
+def test_a_leaf_is_an_entry_without_children_that_are_not_annotations(entries):
+    tree = Tree(entries)
+    real = {entry.id for entry in tree if not entry.is_annotation}
+    continued = {tree.skip_annotations(tree.parent(id)) for id in real}
+
+    assert tree.find_leaves() == [entry.id for entry in tree if entry.id in real - continued]
+
+
+def test_the_end_of_a_chain_is_a_leaf_and_a_label_on_it_is_not():
+    assert build_tree("chain", 6).find_leaves() == ["m5"]
+    tree = grow("a>b>c b>d")
+    tree.add(entry("l", "d", Label(target="d", text="here")))
+
+    assert tree.find_leaves() == ["c", "d"]

@@ -174,8 +174,9 @@ async def test_an_extension_moves_branches_and_forks(api: ExtensionApi) -> None:
     assert isinstance(api.path()[-1].body, BranchSummary)
     assert api.session.tree.labels[outcome.summary_entry.id] == "back"
 
-    branch = await api.branch_in_place(answer, name="side")
-    assert api.branch == branch
+    outcome = await api.branch_in_place(first, name="side", summary="Two was tried.")
+    assert api.branch == api.session.branch("side")
+    assert api.branch.leaf == outcome.summary_entry.id
 
     before = api.session
     forked = await api.fork(first, position="before")

@@ -82,7 +82,7 @@ async def test_a_summary_needs_a_model_or_a_text() -> None:
 
     with pytest.raises(st.InvalidOperation, match="a summary needs a model; pass model="):
         await session.head.navigate("root", summarize=True)
-    with pytest.raises(st.InvalidOperation, match="merge takes a branch or its name, not int"):
+    with pytest.raises(st.InvalidOperation, match="a place is a name, an entry, a branch or None, not int"):
         await session.head.merge(3)  # type: ignore[arg-type]
 
 

@@ -190,6 +190,13 @@ async def test_a_path_or_the_whole_tree_is_forked(client: httpx.AsyncClient, id:
     assert second["branches"] == 2
 
 
+async def test_any_place_can_be_merged(client: httpx.AsyncClient, id: str) -> None:
+    merged = await post(client, id, "merge", **{"from": "other~1", "summary": "Use an index."})
+
+    assert merged["branch"] == "main"
+    assert merged["id"] == merged["leaf"]
+
+
 async def test_a_merge_appends_a_summary_of_the_other_branch(client: httpx.AsyncClient, id: str) -> None:
     merged = await post(client, id, "merge", **{"from": "other", "summary": "Use an index."})
     row = (await client.get(f"/api/sessions/{id}/path")).json()["entries"][-1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as hs
 
 import sessiontree as st
 from sessiontree.core.entries import Body
-from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.codec import read_object
 from sessiontree.session.writer import RECORD_INTERVAL
 
@@ -44,8 +44,8 @@ def test_an_item_has_its_own_id_parent_time_and_branch() -> None:
 
     question, late, answer = session.extend(
         [
-            st.Item(st.user("q"), id="q", branch="side", timestamp=1_700_000_000_123),
-            st.Item(st.user("late"), id="late", parent=first, branch=None, timestamp=1_600_000_000_000),
+            st.Item(st.user("q"), id="q", branch="side", timestamp="2023-11-14T22:13:20.123Z"),
+            st.Item(st.user("late"), id="late", parent=first, branch=None, timestamp="2020-09-13T12:26:40.000Z"),
             st.Item(st.assistant("a"), parent="q", branch="side"),
         ]
     )
@@ -92,7 +92,9 @@ def test_parent_and_branch_of_the_call_are_those_of_the_first_item() -> None:
     session = build_session()
     first = session.tree.entries[0]
 
-    a, b = session.extend([st.Item(st.user("a"), timestamp=5), st.user("b")], parent=first, branch="other")
+    a, b = session.extend(
+        [st.Item(st.user("a"), timestamp="1970-01-01T00:00:00.005Z"), st.user("b")], parent=first, branch="other"
+    )
 
     assert (a.parent, a.branch, b.parent, b.branch) == (first.id, "other", a.id, "other")
 
@@ -116,9 +118,9 @@ def test_a_label_can_name_any_earlier_item() -> None:
         ([st.Item(st.user("x"), parent="later"), st.Item(st.user("y"), id="later")], "place 'later' not found"),
         ([st.Item(st.user("x"), branch="gone")], "branch 'gone' not found"),
         ([st.Item(st.user("x"), branch=None)], "an entry without a branch needs a parent"),
-        ([st.Item(st.user("x"), timestamp=True)], "milliseconds since the epoch, not True"),
-        ([st.Item(st.user("x"), timestamp=1.5)], "milliseconds since the epoch, not 1.5"),  # type: ignore[arg-type]
-        ([st.Item(st.user("x"), timestamp=10**18)], "milliseconds since the epoch, not 1000000000000000000"),
+        ([st.Item(st.user("x"), timestamp=True)], "not True"),  # type: ignore[arg-type]
+        ([st.Item(st.user("x"), timestamp=10**12)], "not 1000000000000"),  # type: ignore[arg-type]
+        ([st.Item(st.user("x"), timestamp="yesterday")], "a timestamp is an ISO time such as"),
         ([st.Item(st.user("x"), id="same", branch="main"), st.Item(st.user("y"), id="same")], "'same' already exists"),
         ([st.Item(st.user("x"), branch="side"), st.Item(st.Label(target="gone", text="t"))], "entry 'gone' not found"),
     ],
@@ -148,7 +150,7 @@ def test_a_batch_is_refused_after_another_writer_moved_one_of_its_branches(tmp_p
         assert session.file.read_bytes() == before
 
         other.append(st.user("theirs again"), branch="side")
-        (mine,) = session.extend([st.Item(st.user("a"), branch="main", timestamp=5)])
+        (mine,) = session.extend([st.Item(st.user("a"), branch="main", timestamp="1970-01-01T00:00:00.005Z")])
         assert mine.timestamp == "1970-01-01T00:00:00.005Z"
 
 
@@ -162,7 +164,12 @@ def test_writers_that_share_a_file_keep_every_batch(tmp_path: Path) -> None:
     def write(name: str) -> None:
         with st.open(file) as mine:
             for number in range(20):
-                mine.extend([st.Item(st.user(f"{name} {number}"), branch=name, timestamp=number), st.user("more")])
+                mine.extend(
+                    [
+                        st.Item(st.user(f"{name} {number}"), branch=name, timestamp=format_timestamp(number)),
+                        st.user("more"),
+                    ]
+                )
 
     threads = [threading.Thread(target=write, args=(name,)) for name in ("a", "b")]
     for thread in threads:
@@ -211,7 +218,7 @@ def batches(draw: hs.DrawFn) -> list[Body | st.Item]:
         if draw(hs.booleans()):
             fields["parent"] = draw(hs.sampled_from([None, "HEAD", "root", *BRANCHES, *ids, *ids]))
         if draw(hs.booleans()):
-            fields["timestamp"] = draw(hs.integers(0, 2_000_000_000_000))
+            fields["timestamp"] = format_timestamp(draw(hs.integers(0, 2_000_000_000_000)))
         if draw(hs.booleans()):
             needs_name = not items and "parent" not in fields
             fields["branch"] = draw(hs.sampled_from(BRANCHES if needs_name else (*BRANCHES, None)))
@@ -240,7 +247,7 @@ def test_a_reopened_session_equals_the_one_that_wrote(
     for item, entry in zip(first, written, strict=False):
         if isinstance(item, st.Item):
             assert item.id in (None, entry.id)
-            assert item.timestamp in (None, parse_timestamp(entry.timestamp))
+            assert item.timestamp in (None, entry.timestamp)
             assert not isinstance(item.branch, str) or entry.branch == item.branch
     for _ in ("open", "closed"):
         again = st.Session(session.store)
@@ -259,8 +266,67 @@ def test_annotations_before_the_first_real_entry_form_its_chain() -> None:
     (name,) = session.tree.entries
 
     info, usage, hello = session.extend(
-        [st.Item(st.SessionInfo("new"), timestamp=1), st.Usage(kind="title"), st.Item(st.user("hello"), timestamp=2)]
+        [
+            st.Item(st.SessionInfo("new"), timestamp="1970-01-01T00:00:00.001Z"),
+            st.Usage(kind="title"),
+            st.Item(st.user("hello"), timestamp="1970-01-01T00:00:00.002Z"),
+        ]
     )
 
     assert (info.parent, usage.parent, hello.parent) == (name.id, info.id, usage.id)
     assert not session.problems
+
+
+# A new branch with entries
+
+
+def test_a_new_branch_and_its_first_entries_are_written_together(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        first = session.append(st.user("one"))
+        session.append(st.assistant("1"))
+        before = len(session.read_lines())
+
+        side = session.create_branch(
+            "side", at=first, bodies=[st.Item(st.user("a"), id="a"), st.Label(target="a", text="here"), st.user("b")]
+        )
+
+        assert len(session.read_lines()) == before + 4
+        assert [entry.type for entry in side.path()] == ["message", "branch_point", "message", "message"]
+        assert (session.head, session.tree.label("a")) == (side, "here")
+        heads = get_heads(session)
+    with st.open(tmp_path / "s.jsonl") as again:
+        assert (get_heads(again), again.heads.current) == (heads, "side")
+
+
+@pytest.mark.parametrize("current", [True, False])
+def test_a_due_head_record_knows_the_new_branch(current: bool) -> None:
+    session = build_session()
+    bodies = [st.user(str(number)) for number in range(RECORD_INTERVAL + 10)]
+
+    branch = session.create_branch("more", current=current, bodies=bodies)
+
+    assert len(branch.path()) == 2 + len(bodies)
+    assert session.heads.current == ("more" if current else "main")
+    records = [entry for entry in session.tree if entry.is_head_record]
+    assert {record.body.data["current"] for record in records} == {session.heads.current}
+    assert all("more" in record.body.data["heads"] for record in records)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "why"),
+    [
+        ([st.user("a"), st.Item(st.user("b"), branch="main")], "written as a chain"),
+        ([st.Item(st.user("a"), id="a"), st.Item(st.user("b"), id="a")], "already exists"),
+        ([st.BranchPoint(name="other")], "cannot append a branch point"),
+        (st.user("a"), "extend needs a list"),
+    ],
+)
+def test_a_branch_with_wrong_entries_is_not_created(bodies: Any, why: str) -> None:
+    session = build_session()
+    lines = session.read_lines()
+
+    with pytest.raises(st.InvalidOperation, match=why):
+        session.create_branch("more", bodies=bodies)
+
+    assert session.read_lines() == lines
+    assert "more" not in session.heads.heads

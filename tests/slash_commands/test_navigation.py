@@ -6,7 +6,7 @@ import pytest
 
 from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import user
-from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.errors import Conflict, InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
 from sessiontree.session import Session
 from tests.slash_commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
@@ -215,6 +215,126 @@ async def test_a_handler_that_cancels_a_move_changes_nothing(make_controller: Ma
         assert session.head.leaf == last
 
 
+async def test_a_handler_can_veto_a_switch_an_undo_and_a_new_branch(
+    make_controller: MakeController, session: Session
+) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+    session.create_branch("side", at=answer)
+    at = make_controller()
+    asked: list[tuple[str | None, str | None]] = []
+
+    def guard(event: BeforeNavigate, context: object) -> dict[str, bool]:
+        asked.append((event.preparation.old_leaf, event.preparation.target))
+        return {"cancel": True}
+
+    remove = at.hooks.on(BeforeNavigate, guard)
+    here, lines = session.head.leaf, len(session.read_lines())
+    for line in ("/switch main", "/undo", "/branch-here", "/branch-here other root"):
+        assert await run(at, line) == "Cancelled by guard. Nothing changed."
+    assert (at.branch.name, at.branch.leaf, len(session.read_lines())) == ("side", here, lines)
+    main = session.branch("main").leaf
+    assert asked == [(here, main), (here, main), (here, here), (here, None)]
+
+    remove()
+    told = record_events(at)
+    assert "On branch main" in await run(at, "/switch main")
+    assert "Undid the switch from side to main" in await run(at, "/undo")
+    assert "On new branch other" in await run(at, "/branch-here other")
+    moves = [(event.old_leaf, event.new_leaf) for event in told if isinstance(event, Navigated)]
+    assert moves == [(here, main), (main, here), (here, session.branch("other").leaf)]
+
+
+async def test_a_handler_can_label_the_place_of_a_switch_and_of_a_new_branch(
+    make_controller: MakeController, session: Session
+) -> None:
+    _, last = talk(session, "one", "1")
+    side = session.create_branch("side").leaf
+    at = make_controller()
+    labels = iter(["visited", "start"])
+    at.hooks.on(BeforeNavigate, lambda event, context: {"label": next(labels)})
+
+    await run(at, "/switch main")
+    await run(at, f"/branch-here other {side}")
+
+    assert dict(session.tree.labels) == {last: "visited", side: "start"}
+
+
+async def test_a_move_since_the_question_is_not_undone(make_controller: MakeController, session: Session) -> None:
+    first, answer, *_ = talk(session, "one", "1", "two", "2")
+    session.switch(session.tree[answer])
+    at = make_controller()
+
+    def move_meanwhile(event: object, context: object) -> None:
+        session.switch(session.tree[first])
+
+    at.hooks.on(BeforeNavigate, move_meanwhile)
+    with pytest.raises(Conflict, match="another writer moved the head; undo again"):
+        await run(at, "/undo")
+
+    assert session.head.leaf == first
+
+
+async def test_a_label_is_not_switched_to(make_controller: MakeController, session: Session) -> None:
+    first, last = talk(session, "one", "1")
+    session.label(session.tree[first], "start")
+
+    with pytest.raises(InvalidOperation, match="'start' is a label, not a branch; /tree goes to a label"):
+        await run(make_controller(), "/switch start")
+
+    assert session.head.leaf == last
+
+
+@pytest.mark.parametrize("words", ["Two failed.", "--summarize"])
+async def test_a_new_branch_starts_with_a_summary_of_what_it_lacks(
+    make_controller: MakeController, session: Session, words: str
+) -> None:
+    _, answer, *_, last = talk(session, "one", "1", "two", "2")
+    at = make_controller("Two failed.")
+
+    assert "with a summary" in await run(at, f"/branch-here other {answer} {words}")
+
+    path = session.branch("other").path()
+    assert [entry.type for entry in path[-2:]] == ["branch_point", "branch_summary"]
+    assert path[-2].parent == answer
+    summary = path[-1].body
+    assert isinstance(summary, BranchSummary)
+    assert "Two failed." in summary.summary
+    assert summary.abandoned_leaf == last
+    assert session.branch("main").leaf == last
+    assert session.head == at.branch == session.branch("other")
+    assert len(at.model.requests) == (words == "--summarize")
+
+
+async def test_a_branch_that_lacks_nothing_takes_no_summary(make_controller: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+
+    with pytest.raises(InvalidOperation, match="nothing to summarize: the new branch has every entry of this one"):
+        await run(make_controller(), "/branch-here other HEAD All of it.")
+
+    assert list(session.heads.heads) == ["main"]
+
+
+async def test_leaves_without_a_branch_are_listed_with_the_name_they_would_get(
+    make_controller: MakeController, session: Session
+) -> None:
+    first, answer, _, last = talk(session, "one", "1", "two", "2")
+    at = make_controller()
+    await run(at, f"/tree {answer}")
+    talk(session, "three", "3")
+    await run(at, f"/tree {first}")
+
+    listing = (await run(at, "/branches")).splitlines()
+    assert [line.split()[:3] for line in listing[2:4]] == [
+        ["(branch-2)", last[:8], "5"],
+        ["(branch-3)", session.unnamed_leaves[1].leaf[:8], "5"],
+    ]
+    assert "assistant: 3" in listing[3]
+
+    await run(at, f'/branch-here "" {session.unnamed_leaves[1].leaf}')
+    assert at.branch.name == "branch-3"
+    assert [found.suggested_name for found in session.unnamed_leaves] == ["branch-2"]
+
+
 async def test_moves_are_refused_while_the_agent_runs(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = make_controller()
@@ -261,6 +381,23 @@ async def test_a_merge_adds_a_summary_of_the_other_branch(make_controller: MakeC
 
     assert "It was tried, and works." in str(at.model.requests[1].messages)
     assert "what came of it" in str(at.model.requests[0].messages)
+
+
+async def test_an_entry_without_a_branch_can_be_merged_and_compared(
+    make_controller: MakeController, session: Session
+) -> None:
+    _, answer, *_, left = talk(session, "one", "1", "two", "2")
+    at = make_controller("Two was tried.")
+    await run(at, f"/tree {answer}")
+    talk(session, "three")
+
+    compared = await run(at, f"/compare {left}")
+    assert [line.split()[:2] for line in compared.splitlines()[1:3]] == [["main", "1"], [left, "2"]]
+    assert await run(at, f"/merge {left[:8]}") == f"Merged {left[:8]} as {at.branch.leaf[:8]}"
+
+    assert "Two was tried." in list_messages(session)[-1]
+    with pytest.raises(InvalidOperation, match=f"place '{left}' has no entries to merge into 'main'"):
+        await run(at, f"/merge {left}")
 
 
 async def test_messages_are_cherry_picked_and_a_branch_is_rebased(

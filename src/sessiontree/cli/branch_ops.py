@@ -302,7 +302,7 @@ def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_
 
 @app.command(epilog='\b\nExample:\n  sessiontree merge @ dict --summary "Look up by key: 25 ms."')
 @session_argument
-@branch_argument("branch", metavar="BRANCH")
+@place_argument("place", metavar="BRANCH|PLACE")
 @branch_option("--into", help="Branch that gets the summary. Default: the current branch.")
 @focus_option
 @summary_option
@@ -311,7 +311,7 @@ def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_
 @json_option
 def merge(
     session: str,
-    branch: str,
+    place: str,
     into: str | None,
     focus: str | None,
     summary: str | None,
@@ -319,23 +319,23 @@ def merge(
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Append a summary of another branch to this one."""
+    """Append a summary of another branch, or of the path to any place, to this branch."""
     from sessiontree.ops.merge import merge as run_merge
 
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as opened:
-        source, target = opened.branch(branch), opened.head if into is None else opened.branch(into)
+        target = opened.head if into is None else opened.branch(into)
 
         async def run(work: _Operation) -> MergeOutcome:
             return await run_merge(
-                source,
+                place,
                 target,
                 hooks=work.hooks,
                 summary=work.request_summary(target, {"focus": focus}) if summary is None else summary,
             )
 
         outcome = _run_operation(opened, run, extensions, model)
-    _print_merge(outcome, target.name, f"a summary of {escape_line(branch)}", as_json=as_json)
+    _print_merge(outcome, target.name, f"a summary of {escape_line(place)}", as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree promote @ dict --summary "The cache grew without bound."')

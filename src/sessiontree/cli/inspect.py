@@ -10,7 +10,6 @@ import click
 
 from sessiontree.cli.app import (
     app,
-    branch_argument,
     format_id,
     is_terminal,
     json_option,
@@ -359,11 +358,14 @@ def _print_explanation(explanation: Explanation) -> None:
 @click.option("--all", "show_all", is_flag=True, help="Include archived branches.")
 @json_option
 def branches(session: str, show_all: bool, as_json: bool) -> None:
-    """List the branches of a session."""
-    echo_branches(open_session(session, read_only=True), as_json=as_json, show_all=show_all)
+    """List the branches of a session, and the leaves that no branch is at.
+
+    A leaf without a branch has in parentheses the name that a new branch there would get.
+    """
+    echo_branches(open_session(session, read_only=True), as_json=as_json, show_all=show_all, show_unnamed=True)
 
 
-def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> None:
+def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, show_unnamed: bool = False) -> None:
     if as_json:
         echo_json(
             {
@@ -378,6 +380,10 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
                         "archived": info.archived,
                     }
                     for info in session.branches
+                ],
+                "unnamedLeaves": [
+                    {"leaf": found.leaf, "suggestedName": found.suggested_name, "entryCount": found.entry_count}
+                    for found in session.unnamed_leaves
                 ],
             }
         )
@@ -397,20 +403,24 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
                 escape_line(info.description or ""),
             ]
         )
+    for found in session.unnamed_leaves if show_unnamed else ():
+        created = escape_line(format_local_time(session.tree[found.leaf].timestamp))
+        name = f"({found.suggested_name})"
+        rows.append(["", name, format_id(found.leaf), str(found.entry_count), created, "no branch"])
     print_table(rows)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
 @session_argument
-@branch_argument("branches", nargs=-1, required=True, metavar="A B...")
+@place_argument("places", nargs=-1, required=True, metavar="A B...")
 @click.option("--metric", default="cost", show_default=True, help="Metric that decides: cost, tokens, entries or time.")
 @json_option
-def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
-    """Compare branches from their common ancestor."""
+def compare(session: str, places: tuple[str, ...], metric: str, as_json: bool) -> None:
+    """Compare branches, or any other places, from their common ancestor."""
     from sessiontree.branch_comparison import comparison_to_wire
     from sessiontree.session import compare as compare_in
 
-    result = compare_in(open_session(session, read_only=True), branches, metric)
+    result = compare_in(open_session(session, read_only=True), places, metric)
     if as_json:
         echo_json(comparison_to_wire(result))
         return

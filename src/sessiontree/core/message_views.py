@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard
 
 from msgspec import Struct
 
+from sessiontree.core.timestamps import format_timestamp
+
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
@@ -239,9 +241,10 @@ class MessageView(JsonView):
         return [block for block in self.blocks if isinstance(block, Image)]
 
     @property
-    def timestamp(self) -> int | None:
-        """When the message was made, in milliseconds since the epoch."""
-        return int(coerce_number(self.raw.get("timestamp"))) or None
+    def timestamp(self) -> str | None:
+        """When the message was made, as an ISO time like the one of an entry."""
+        milliseconds = int(coerce_number(self.raw.get("timestamp")))
+        return format_timestamp(milliseconds) if milliseconds else None
 
 
 class UserMessage(MessageView):

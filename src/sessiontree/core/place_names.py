@@ -31,6 +31,10 @@ MAX_NAME_LENGTH = 200
 """The maximum length of a branch name, in characters."""
 
 
+BRANCH_STEM, FIRST_BRANCH_NUMBER = "branch", 2
+"""New branches without a name are `branch-2`, `branch-3` and so on: the first branch is `main`."""
+
+
 def shorten_id(id: EntryId) -> str:
     """Return an id as it is displayed: the first characters of a generated id, any other id in full."""
     return id[:ID_PREFIX_LENGTH] if _OWN_ID.fullmatch(id) else id
@@ -115,6 +119,22 @@ def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> Entry
 def find_free_name(stem: str, taken: Container[str], first: int = 1) -> str:
     """Return the first unused branch name made of `stem` and a number."""
     return next(name for number in count(first) if (name := f"{stem}-{number}") not in taken)
+
+
+def find_unnamed_leaves(tree: Tree, heads: Heads) -> dict[str, EntryId]:
+    """Return the leaves that no branch has its head at, each with the name that a new branch there would get.
+
+    A branch point that nothing was written after is not listed.
+    """
+    named = {tree.skip_annotations(head) for head in heads.heads.values() if head in tree}
+    unnamed: dict[str, EntryId] = {}
+    number = FIRST_BRANCH_NUMBER
+    for leaf in tree.find_leaves():
+        if leaf not in named and tree.peek(leaf).type != "branch_point":
+            name = find_free_name(BRANCH_STEM, heads.heads, number)
+            unnamed[name] = leaf
+            number = int(name.removeprefix(f"{BRANCH_STEM}-")) + 1
+    return unnamed
 
 
 def check_branch_name(name: str) -> None:

@@ -332,6 +332,20 @@ class Tree:
     def roots(self) -> list[Entry]:
         return self.children(None)
 
+    def find_leaves(self) -> list[EntryId]:
+        """Return the entries that no other continues, in file order. Annotations do not count."""
+        if self._must_resolve_parents:
+            self._resolve_parents()
+        # Within a chain, every entry but the last is continued by the next one.
+        links = ((item.ids[-1] if isinstance(item, Chain) else item.id, item.parent) for item in self._items)
+        continued: set[EntryId | None] = set()
+        ends: list[EntryId] = []
+        for id, parent in links if self.is_sound else self._iter_links():
+            if self.skip_annotations(id) == id:
+                ends.append(id)
+                continued.add(self.skip_annotations(parent))
+        return [id for id in ends if id not in continued]
+
     def walk_up(self, id: EntryId | None) -> Iterator[Entry]:
         """Yield the entries from `id` up to its root."""
         while id is not None:

@@ -248,9 +248,19 @@ class ExtensionApi:
         """Navigate to a place, optionally with a summary. See `ops.navigate` for the options."""
         return await self._controller.navigate(place, **options)
 
-    async def branch_in_place(self, place: Place | None = None, *, name: str | None = None) -> Branch:
-        """Create a branch in this session, here or at a place, and switch to it."""
-        return await self._controller.branch_here(name, place)
+    async def branch_in_place(
+        self,
+        place: Place | None = None,
+        *,
+        name: str | None = None,
+        summarize: bool = False,
+        summary: str | None = None,
+    ) -> NavigateOutcome:
+        """Create a branch in this session, here or at a place, and switch to it. `branch` is the new branch.
+
+        The branch can start with a summary of the entries it lacks: yours, or with `summarize` one by the model.
+        """
+        return await self._controller.branch_here(name, place, summarize=summarize, summary=summary)
 
     async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
         """Fork the path to a place into a new session and switch to it."""

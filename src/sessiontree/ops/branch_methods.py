@@ -77,10 +77,7 @@ async def merge_branch(
     model: Model | str | None,
     hooks: Hooks | None,
 ) -> MergeOutcome:
-    if not isinstance(source, Branch):
-        if not isinstance(source, str):
-            raise InvalidOperation(f"merge takes a branch or its name, not {type(source).__name__}")
-        source = into.session.branch(source)
+    into.session.resolve_place(source)  # a wrong place is reported before a missing model
     request = _build_request(into, summary, instructions, model)
     return await merge(source, into, hooks=hooks or Hooks(), summary=request)
 

@@ -25,6 +25,7 @@ from sessiontree.core.operation_plans import (
     plan_rebase,
     rebase_bodies,
 )
+from sessiontree.core.place_names import find_branch
 from sessiontree.core.summary_prompts import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
 from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.format.codec import build_copy_fields
@@ -33,7 +34,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.ops.navigate import find_grown_head
 from sessiontree.ops.summarize import SummaryRequest, get_supplied_summary
-from sessiontree.session import Branch, Item, Place, Session
+from sessiontree.session import Branch, Item, Place, Session, format_place
 
 DEFAULT_REQUEST = SummaryRequest()
 
@@ -62,9 +63,9 @@ class CopyOutcome(Struct, frozen=True, kw_only=True):
 
 
 class _Source(Struct, frozen=True):
-    """A branch to merge, with its entries and their messages."""
+    """A branch or another place to merge, with its entries and their messages."""
 
-    branch: Branch
+    name: str
     leaf: EntryId | None
     entries: tuple[Entry, ...]
     conversation: SummaryInput
@@ -74,27 +75,33 @@ class _Source(Struct, frozen=True):
 
 
 async def merge(
-    source: Branch,
+    source: Place,
     into: Branch,
     *,
     hooks: Hooks,
     summary: SummaryRequest | str = DEFAULT_REQUEST,
     signal: Signal | None = None,
 ) -> MergeOutcome:
-    """Append a summary of `source` to `into`. It covers the entries that `into` does not have yet.
+    """Append a summary of `source`, a branch or any other place, to `into`. It covers the entries that `into` lacks.
 
     A handler or the model writes the summary; a string is your own text. Entries that were merged before are not merged
     again. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
     `BranchMoved` if another writer moved `into` or merged the same entries; appending to it is fine.
     """
-    _check_mergeable(source, into)
+    session, name = into.session, format_place(source)
+    branch = find_branch(source, session.tree, session.heads) if isinstance(source, str) else None
+    if branch is not None:
+        source = session.branch(branch)
+    if isinstance(source, Branch):
+        _check_mergeable(source, into)
     start = into.leaf
-    found = _build_source(source, start)
+    found = _build_source(session, source, start)
     if not found.conversation.messages:
-        raise InvalidOperation(f"branch {source.name!r} has no entries to merge into {into.name!r}")
+        kind = "branch" if isinstance(source, Branch) else "place"
+        raise InvalidOperation(f"{kind} {name!r} has no entries to merge into {into.name!r}")
     builder = _SummaryBuilder("merge", into, [found], hooks, SummaryRequest.from_value(summary), signal or Signal())
     try:
-        body = await builder.build(MERGE_PREAMBLE.format(name=source.name))
+        body = await builder.build(MERGE_PREAMBLE.format(name=name))
     except OperationStopped as stopped:
         return MergeOutcome(
             new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted, cancelled_by=stopped.by or None
@@ -138,7 +145,7 @@ async def promote(
     )
     for branch in rest:
         _check_mergeable(branch, into)
-    sources = [found for branch in rest if (found := _build_source(branch, end)).conversation.messages]
+    sources = [found for branch in rest if (found := _build_source(session, branch, end)).conversation.messages]
     builder = _SummaryBuilder("promote", into, sources, hooks, SummaryRequest.from_value(summary), signal or Signal())
     try:
         body = await builder.build(PROMOTE_PREAMBLE.format(name=winner.name))
@@ -180,10 +187,10 @@ def _check_mergeable(source: Branch, into: Branch) -> None:
         raise InvalidOperation(f"branch {source.name!r} cannot be merged into itself")
 
 
-def _build_source(branch: Branch, into: EntryId | None) -> _Source:
-    tree, leaf = branch.session.tree, branch.leaf
+def _build_source(session: Session, place: Place, into: EntryId | None) -> _Source:
+    tree, leaf = session.tree, session.tree.skip_annotations(session.resolve_place(place))
     entries = plan_merge(tree, leaf, into)
-    return _Source(branch, leaf, entries, collect_summary_input(tree, leaf, entries))
+    return _Source(format_place(place), leaf, entries, collect_summary_input(tree, leaf, entries))
 
 
 class _SummaryBuilder(Struct, frozen=True):
@@ -198,7 +205,7 @@ class _SummaryBuilder(Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(source.branch.name for source in self.sources)
+        return tuple(source.name for source in self.sources)
 
     async def build(self, preamble: str) -> BranchSummary | None:
         """Return the summary; `None` if there is nothing to summarize. Raises `OperationStopped`."""
@@ -240,7 +247,7 @@ class _SummaryBuilder(Struct, frozen=True):
             text = await summarizer.summarize_branch(
                 source.conversation.messages, merged=True, instructions=instructions
             )
-            parts += [text] if self.kind == "merge" else [f"# Branch {source.branch.name}", text]
+            parts += [text] if self.kind == "merge" else [f"# Branch {source.name}", text]
         return self._build_body(files.append_to_summary("\n\n".join(parts)), files.to_wire(), usage=summarizer.usage)
 
     def _build_body(

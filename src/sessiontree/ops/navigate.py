@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -37,6 +38,12 @@ class NavigateOutcome(Struct, frozen=True, kw_only=True):
     aborted: bool = False
     """Whether the signal cancelled it."""
     summary_entry: Entry | None = None
+    undo_description: str | None = None
+    """What an undo reverted, in words: `the merge of cache into main`."""
+
+
+WriteMove: TypeAlias = Callable[[BranchSummary | None, str | None], tuple[Branch, Entry | None]]
+"""Writes a move with its summary and its label. Returns the branch to continue on, and the entry of the summary."""
 
 
 async def navigate(
@@ -90,8 +97,12 @@ async def execute_navigation(
     summary: SummaryRequest | None = None,
     label: str | None = None,
     signal: Signal | None = None,
+    write: WriteMove | None = None,
 ) -> NavigateOutcome:
-    """Carry out a planned move: ask the hooks, summarize on request, move the head, notify the hooks."""
+    """Carry out a planned move: ask the hooks, summarize on request, move the head, notify the hooks.
+
+    `write` makes another change than moving the head of `branch`, such as a switch to another branch.
+    """
     signal = signal or Signal()
     preparation = TreePreparation(
         target=plan.target,
@@ -116,9 +127,10 @@ async def execute_navigation(
             aborted=stopped.aborted,
             cancelled_by=stopped.by or None,
         )
-    entry = _write_move(branch, plan, body, event.preparation.label)
+    chosen = (event.preparation.label or "").strip() or None
+    on, entry = (branch, _write_move(branch, plan, body, chosen)) if write is None else write(body, chosen)
     from_hook = body is not None and body.from_hook is True
-    new_leaf = branch.leaf
+    new_leaf = on.leaf
     moved = Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook)
     await emit_event(hooks, moved, signal)
     return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=new_leaf, editor_text=plan.editor_text, summary_entry=entry)
@@ -164,19 +176,27 @@ async def _build_summary(
 
 def _write_move(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
     """Move the head and write the summary and the label, in one batch."""
-    session, text = branch.session, (label or "").strip()
+    session = branch.session
+    items = build_move_items(session, plan, summary, label)
+    to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
+    written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)
+    return None if summary is None else written[0]
+
+
+def build_move_items(
+    session: Session, plan: NavigatePlan, summary: BranchSummary | None, label: str | None
+) -> list[Item]:
+    """Return the entries that a move writes: the summary, and the label for it or for the target."""
     items: list[Item] = []
     labeled = plan.target
     if summary is not None:
         labeled = session.generate_id()
         items.append(Item(summary, id=labeled))
-    if text:
+    if label is not None:
         if labeled is None:
             raise InvalidOperation("cannot label root: it is not an entry")
-        items.append(Item(Label(target=labeled, text=text)))
-    to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
-    written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)
-    return None if summary is None else written[0]
+        items.append(Item(Label(target=labeled, text=label)))
+    return items
 
 
 class MoveGuard:

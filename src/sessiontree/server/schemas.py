@@ -436,7 +436,8 @@ class ForkResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class MergeRequest(RequestModel, frozen=True, kw_only=True):
-    source: BranchName = field(name="from")
+    source: Place = field(name="from")
+    """A branch, or any other place."""
     into: BranchName | None = None
     summary: NonBlankText | None = None
     """Use this summary; otherwise a model writes it, which needs the scope `run`."""
@@ -475,7 +476,8 @@ class CherryPickResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class CompareRequest(RequestModel, frozen=True, kw_only=True):
-    branches: Annotated[list[BranchName], Meta(min_length=2, max_length=100)]
+    branches: Annotated[list[Place], Meta(min_length=2, max_length=100)]
+    """Branches, or any other places."""
     metric: Metric = "cost"
 
 

@@ -10,13 +10,30 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.core.context import Context, Explanation, State, build_context, explain, find_context_path, read_state
 from sessiontree.core.entries import Body, BranchPoint, Custom, Entry, EntryId
-from sessiontree.core.heads import Heads, describe_move
+from sessiontree.core.heads import Heads, Move, describe_move
 from sessiontree.core.operation_plans import NavigatePlan, plan_move, plan_navigate
-from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name, check_new_branch, find_branch, is_label
+from sessiontree.core.place_names import (
+    BRANCH_PREFIX,
+    check_branch_name,
+    check_new_branch,
+    find_branch,
+    find_unnamed_leaves,
+    is_label,
+)
 from sessiontree.core.upward_calls import load
 from sessiontree.errors import Conflict, InvalidOperation, NotFound
 from sessiontree.session.state import BranchPosition, Place
-from sessiontree.session.writer import EntryBatch, Item, SessionWriter, find_write_parent, has_branch_move
+from sessiontree.session.writer import (
+    Anchor,
+    EntryBatch,
+    Item,
+    PlacedItem,
+    SessionWriter,
+    check_bodies,
+    check_new_id,
+    find_write_parent,
+    has_branch_move,
+)
 
 if TYPE_CHECKING:
     # A branch and its session refer to each other.
@@ -41,6 +58,16 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
     description: str | None
     archived: bool
     current: bool
+
+
+class UnnamedLeaf(Struct, frozen=True, kw_only=True):
+    """A leaf that no branch has its head at, in a listing."""
+
+    leaf: EntryId
+    suggested_name: str
+    """The name that `/branch-here` gives a branch at it."""
+    entry_count: int
+    """The number of entries on its path."""
 
 
 class Branch(BranchPosition):
@@ -157,7 +184,7 @@ class Branch(BranchPosition):
         model: Model | str | None = None,
         hooks: Hooks | None = None,
     ) -> MergeOutcome:
-        """Append a summary of another branch to this one: yours, or one that the model writes."""
+        """Append a summary of another branch or place to this one: yours, or one that the model writes."""
         return await load("merge")(self, source, summary, instructions=instructions, model=model, hooks=hooks)
 
     async def rebase(self, onto: Place, *, hooks: Hooks | None = None) -> CopyOutcome:
@@ -179,6 +206,15 @@ class BranchOperations(SessionWriter):
         lengths = self.tree.measure_paths(head for head in heads.values() if head is not None and head in self.tree)
         return [self._build_branch_info(name, lengths) for name in heads]
 
+    @property
+    def unnamed_leaves(self) -> list[UnnamedLeaf]:
+        """The leaves that no branch has its head at, such as those that a navigation left, oldest first."""
+        unnamed = find_unnamed_leaves(self.tree, self.heads)
+        lengths = self.tree.measure_paths(unnamed.values())
+        return [
+            UnnamedLeaf(leaf=leaf, suggested_name=name, entry_count=lengths[leaf]) for name, leaf in unnamed.items()
+        ]
+
     def _build_branch_info(self, name: str, lengths: dict[EntryId, int]) -> BranchInfo:
         head = self.heads.heads[name]
         info = self.heads.info.get(name)
@@ -192,10 +228,14 @@ class BranchOperations(SessionWriter):
             current=name == self.heads.current,
         )
 
-    def _create_branch(self, name: str, at: Place, description: str | None, current: bool) -> None:
+    def _create_branch(
+        self, name: str, at: Place, description: str | None, current: bool, bodies: Iterable[Body | Item]
+    ) -> list[Entry]:
         check_branch_name(name)
+        items = [body if isinstance(body, Item) else Item(body) for body in check_bodies(bodies)]
+        _check_chain(items)
         with self._mutex:
-            self._prepare_write()
+            state = self._prepare_write()
             start = self.resolve_place(at)
             self._check_entry_exists(start)
 
@@ -203,11 +243,18 @@ class BranchOperations(SessionWriter):
                 check_new_branch(name, self.tree, self.heads)
                 body = BranchPoint(name=name, description=description)
                 new_current = name if current else self.heads.current
-                return EntryBatch.build_single(
-                    self._builder.build_entry(body, find_write_parent(self.tree, start), name, new_current)
-                )
+                point = self._builder.build_entry(body, find_write_parent(self.tree, start), name, new_current)
+                if not items:
+                    return EntryBatch.build_single(point)
+                placed: list[PlacedItem] = []
+                given: set[EntryId] = set()
+                for item in items:
+                    id = self.generate_id() if item.id is None else item.id
+                    check_new_id(id, self.tree, given)
+                    placed.append(PlacedItem(item, id, name, Anchor.PREVIOUS))
+                return self._builder.build_placed(state, placed, point)
 
-            self._commit(build)
+            return [entry for entry in self._commit(build) if not entry.is_head_record]
 
     def _switch(self, place: Place) -> None:
         if isinstance(place, BranchPosition):
@@ -269,8 +316,7 @@ class BranchOperations(SessionWriter):
         not the `expected` entry any more.
         """
         items = list(bodies)
-        if any(isinstance(item, Item) and item.is_placed for item in items):
-            raise InvalidOperation("move cannot write items with their own parent, time or branch; use extend")
+        _check_chain(items)
         with self._mutex:
             state = self._prepare_write()
             previous = self.heads.current
@@ -307,24 +353,31 @@ class BranchOperations(SessionWriter):
 
             return [entry for entry in self._commit(build) if not entry.is_head_record]
 
-    def undo(self) -> NavigatePlan:
+    def plan_undo(self) -> NavigatePlan:
+        """Return what `undo` would do. Its `undo_description` describes the move."""
+        return self._plan_undo()[1]
+
+    def _plan_undo(self) -> tuple[Move, NavigatePlan]:
+        move = self.heads.undoable
+        if move is None:
+            raise InvalidOperation("nothing to undo")
+        if move.branch not in self.heads.heads:
+            raise NotFound("branch", move.branch)
+        keeps_head = move.switched or move.is_other_branch
+        leaf = self.heads.heads[move.branch] if keeps_head else move.leaf
+        plan = plan_move(self.tree, self._get_readable_leaf(), leaf)
+        return move, msgspec.structs.replace(plan, undo_description=describe_move(move, self.heads, self.tree))
+
+    def undo(self, *, expected: NavigatePlan | None = None) -> NavigatePlan:
         """Undo the last move, switch, merge or promotion of any branch that was not undone yet.
 
         Branches that moved or were archived in the same step are restored too. The plan's `undo_description` describes
-        the move. No entry is removed.
+        the move. No entry is removed. Raises `Conflict` if another writer moved since `plan_undo` returned `expected`.
         """
         with self._mutex:
-            move = self.heads.undoable
-            if move is None:
-                raise InvalidOperation("nothing to undo")
-            if move.branch not in self.heads.heads:
-                raise NotFound("branch", move.branch)
-            keeps_head = move.switched or move.is_other_branch
-            leaf = self.heads.heads[move.branch] if keeps_head else move.leaf
-            plan = msgspec.structs.replace(
-                plan_move(self.tree, self._get_readable_leaf(), leaf),
-                undo_description=describe_move(move, self.heads, self.tree),
-            )
+            move, plan = self._plan_undo()
+            if expected is not None and _identify_undo(plan) != _identify_undo(expected):
+                raise Conflict(self.location, "another writer moved the head; undo again")
             others = {name: leaf for name, leaf in move.other_heads if name in self.heads.heads}
             previous = self.heads.current
 
@@ -409,3 +462,14 @@ class BranchOperations(SessionWriter):
     def _check_current(self, branch: str) -> None:
         if self.heads.current != branch:
             raise Conflict(self.location, f"another writer switched to branch {self.heads.current!r}")
+
+
+def _check_chain(items: Iterable[Body | Item]) -> None:
+    if any(isinstance(item, Item) and item.is_placed for item in items):
+        raise InvalidOperation(
+            "these entries are written as a chain; an item with its own parent, time or branch needs extend"
+        )
+
+
+def _identify_undo(plan: NavigatePlan) -> tuple[EntryId | None, EntryId | None, str | None]:
+    return plan.old_leaf, plan.new_leaf, plan.undo_description

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from sessiontree.core.context import Context, build_context
-from sessiontree.core.entries import Entry, EntryId, Label, Problem, SessionInfo
+from sessiontree.core.entries import Body, Entry, EntryId, Label, Problem, SessionInfo
 from sessiontree.core.heads import MAIN
 from sessiontree.core.place_names import BRANCH_PREFIX, looks_like_id
 from sessiontree.core.problems import find_problems
@@ -31,7 +31,7 @@ from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import read_tail_context
 from sessiontree.session.branch import Branch, BranchOperations
 from sessiontree.session.state import BranchPosition, Place
-from sessiontree.session.writer import generate_id
+from sessiontree.session.writer import Item, generate_id
 from sessiontree.store.base import IndexedStore, Store
 
 if TYPE_CHECKING:
@@ -202,10 +202,19 @@ class Session(BranchOperations):
         return Branch(self, name)
 
     def create_branch(
-        self, name: str, *, at: Place = "HEAD", description: str | None = None, current: bool = True
+        self,
+        name: str,
+        *,
+        at: Place = "HEAD",
+        description: str | None = None,
+        current: bool = True,
+        bodies: Iterable[Body | Item] = (),
     ) -> Branch:
-        """Create a branch at a place. It becomes current, unless `current=False`; the previous one does not move."""
-        self._create_branch(name, at, description, current)
+        """Create a branch at a place. It becomes current, unless `current=False`; the previous one does not move.
+
+        `bodies` are written on the new branch in the same step, such as a summary of the branch you leave.
+        """
+        self._create_branch(name, at, description, current, bodies)
         return Branch(self, name)
 
     def switch(self, place: Place) -> Branch:
@@ -274,7 +283,7 @@ def compare(session: Session, branches: Sequence[Place], metric: str = "cost") -
     if isinstance(branches, str) or not isinstance(branches, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidOperation(f"compare needs a list of branches, not {branches!r}")
     return compare_branches(
-        session.tree, [(_format_place(place), session.resolve_place(place)) for place in branches], metric
+        session.tree, [(format_place(place), session.resolve_place(place)) for place in branches], metric
     )
 
 
@@ -283,7 +292,7 @@ def diff(session: Session, a: Place, b: Place) -> Diff:
     from sessiontree.branch_comparison import diff as diff_places
 
     return diff_places(
-        session.tree, (_format_place(a), session.resolve_place(a)), (_format_place(b), session.resolve_place(b))
+        session.tree, (format_place(a), session.resolve_place(a)), (format_place(b), session.resolve_place(b))
     )
 
 
@@ -292,7 +301,8 @@ def _is_entry_like(place: str) -> bool:
     return place.startswith("HEAD@") or looks_like_id(place)
 
 
-def _format_place(place: Place) -> str:
+def format_place(place: Place) -> str:
+    """Return the name of a place: of a branch, the name; of an entry, the id."""
     if isinstance(place, BranchPosition):
         return place.name
     return "root" if place is None else place.id if isinstance(place, Entry) else place

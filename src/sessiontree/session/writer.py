@@ -67,8 +67,8 @@ class Item(NamedTuple):
 
     By default an item follows the item before it, or goes to the head of `branch` if it names one.
     """
-    timestamp: int | None = None
-    """When it was written, in milliseconds since the epoch; now by default."""
+    timestamp: str | None = None
+    """When it was written, as an ISO time like the one of an entry, in UTC if it names no zone; now by default."""
     branch: str | UnsetType | None = UNSET
     """The branch that it moves, `None` for no branch; by default that of the item before."""
 
@@ -211,7 +211,7 @@ class EntryBuilder:
                     id = new_id()
                 else:
                     given = given or set()
-                    _check_id(id, tree, given)
+                    check_new_id(id, tree, given)
                 if not is_copy:
                     body = check_body(body)
                 body = normalize_body(body, id=id, up=iter_ancestors, tree=tree, now=now)
@@ -238,8 +238,11 @@ class EntryBuilder:
                     above = record.id
         return batch
 
-    def build_placed(self, state: SessionState, placed: Iterable[PlacedItem]) -> EntryBatch:
-        """Build entries that have places, times and branches of their own, and head records when they are due."""
+    def build_placed(self, state: SessionState, placed: Iterable[PlacedItem], point: Entry | None = None) -> EntryBatch:
+        """Build entries that have places, times and branches of their own, and head records when they are due.
+
+        `point` is the branch point of a new branch, which is written before them.
+        """
         tree, current = state.tree, state.heads.current
         heads = dict(state.heads.heads)
         until_record = RECORD_INTERVAL - 1 - state.heads.lines_since_record
@@ -259,6 +262,14 @@ class EntryBuilder:
                 leaf = entry.parent
             yield from tree.walk_up(leaf)
 
+        if point is not None:
+            assert isinstance(point.branch, str)
+            batch.add(point)
+            built[point.id] = point
+            previous, has_root = point.id, True
+            heads[point.branch] = point.id
+            current = point.branch if point.current is None else current
+            until_record -= 1
         for item, id, branch, anchor in placed:
             if id in tree:  # another writer was first
                 raise InvalidOperation(f"entry {id!r} already exists")
@@ -267,7 +278,7 @@ class EntryBuilder:
                 above = heads[branch]
             else:
                 above = previous if anchor is Anchor.PREVIOUS else anchor
-            time = now if item.timestamp is None else item.timestamp
+            time = now if item.timestamp is None else _read_time(item.timestamp)
             body = item.body if item.is_copy else check_body(item.body)
             # A label may be for any earlier item, on whatever path.
             up = partial(iter, [*built.values()]) if isinstance(body, Label) else partial(iter_ancestors, above)
@@ -290,7 +301,7 @@ class EntryBuilder:
                     heads[branch] = id
             until_record -= 1
             if until_record <= 0:
-                record = state.heads.build_record(heads=dict(heads))
+                record = state.heads.build_record(current=current, heads=dict(heads))
                 entry = self.build_entry(record, find_parent(heads[current]), current, current)
                 batch.add(entry)
                 last_annotation = entry.id
@@ -324,7 +335,8 @@ class EntryBuilder:
         return self.build_entry(record, find_write_parent(tree, record.data["heads"][current]), current, current)
 
 
-def _check_id(id: EntryId, tree: Tree, given: set[EntryId]) -> None:
+def check_new_id(id: EntryId, tree: Tree, given: set[EntryId]) -> None:
+    """Raise `InvalidOperation` for an invalid id, and for one that the tree or `given` has; add it to `given`."""
     if not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may not check types
         raise InvalidOperation(f"{id!r} is not a valid entry id")
     if id in tree or id in given:
@@ -342,9 +354,12 @@ def check_bodies(bodies: Iterable[Body | Item]) -> list[Body | Item]:
     return list(bodies)
 
 
-def _check_time(timestamp: int) -> None:
-    if type(timestamp) is not int or parse_timestamp(format_timestamp(timestamp)) != timestamp:
-        raise InvalidOperation(f"a timestamp is a whole number of milliseconds since the epoch, not {timestamp!r}")
+def _read_time(timestamp: str) -> int:
+    """Return an ISO time in milliseconds since the epoch. Raises `InvalidOperation`."""
+    milliseconds = parse_timestamp(timestamp) if isinstance(timestamp, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+    if milliseconds is None:
+        raise InvalidOperation(f'a timestamp is an ISO time such as "2026-03-01T09:30:00.000Z", not {timestamp!r}')
+    return milliseconds
 
 
 def find_write_parent(tree: Tree, leaf: EntryId | None) -> EntryId | None:
@@ -523,7 +538,7 @@ class SessionWriter(SessionBase):
         for each in items:
             item = each if isinstance(each, Item) else Item(each)
             if item.timestamp is not None:
-                _check_time(item.timestamp)
+                _read_time(item.timestamp)  # nothing is written if it is wrong
             if not isinstance(item.branch, UnsetType):
                 branch = item.branch
             if branch is not None:
@@ -541,7 +556,7 @@ class SessionWriter(SessionBase):
             else:
                 anchor = Anchor.PREVIOUS
             id = self.generate_id() if item.id is None else item.id
-            _check_id(id, self.tree, ids)
+            check_new_id(id, self.tree, ids)
             placed.append(PlacedItem(item, id, branch, anchor))
         return placed
 

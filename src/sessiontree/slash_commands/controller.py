@@ -22,14 +22,22 @@ from sessiontree.agent.system_prompt import build_coding_prompt
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
-from sessiontree.core.entries import JsonObject, Message
+from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject, Message
 from sessiontree.core.operation_plans import NavigatePlan, plan_move
-from sessiontree.core.place_names import BRANCH_PREFIX, find_branch, find_free_name
+from sessiontree.core.place_names import (
+    BRANCH_PREFIX,
+    BRANCH_STEM,
+    FIRST_BRANCH_NUMBER,
+    check_new_branch,
+    find_branch,
+    find_free_name,
+    find_unnamed_leaves,
+    is_label,
+)
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
-    Navigated,
     Notice,
     SessionShutdown,
     SessionStart,
@@ -40,7 +48,13 @@ from sessiontree.hooks.ui_protocol import NoUi, Ui
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork_session
-from sessiontree.ops.navigate import MoveGuard, NavigateOutcome, execute_navigation, navigate
+from sessiontree.ops.navigate import (
+    MoveGuard,
+    NavigateOutcome,
+    build_move_items,
+    execute_navigation,
+    navigate,
+)
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
 from sessiontree.slash_commands.host import HeadlessHost, Host, WorkingFolder
@@ -379,48 +393,93 @@ class SessionController:
         `HEAD`."""
         name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
         if name is None:
+            if isinstance(place, str) and is_label(place, self.session.tree):
+                raise InvalidOperation(f"{place!r} is a label, not a branch; /tree goes to a label")
             return await self.move_to(place)
         self.ensure_idle()
-        old = self.branch.leaf
-        self._branch = self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
-        return await self._notify_navigated(old)
+        leaf = self.session.branch(name).leaf
 
-    async def undo(self) -> NavigatePlan:
+        def switch() -> Branch:
+            return self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
+
+        return await self._change_branch(self._plan_change(leaf), switch)
+
+    async def undo(self) -> NavigateOutcome:
         """Undo the last move or switch."""
         self.ensure_idle()
         if self.is_off_head:
             raise InvalidOperation(
                 f"cannot undo on {self.branch.name!r}: it is not current, and undo would move the current branch"
             )
-        plan = self.session.undo()
-        self._branch = self.session.head
-        await self._notify_navigated(plan.old_leaf)
-        return plan
+        plan = self.session.plan_undo()
 
-    async def branch_here(self, name: str | None = None, place: Place | None = None) -> Branch:
+        def undo() -> Branch:
+            self.session.undo(expected=plan)
+            return self.session.head
+
+        outcome = await self._change_branch(structs.replace(plan, abandoned=()), undo)
+        return structs.replace(outcome, undo_description=plan.undo_description)
+
+    async def branch_here(
+        self,
+        name: str | None = None,
+        place: Place | None = None,
+        *,
+        summarize: bool = False,
+        summary: str | None = None,
+    ) -> NavigateOutcome:
         """Create a branch here or at a place, and switch to it. It becomes current unless this controller is off
         `HEAD`.
 
-        If the place is a user's message, the branch starts before it and the message is put in the editor.
+        If the place is a user's message, the branch starts before it and the message is put in the editor. The new
+        branch can start with a summary of the entries it lacks: yours, or with `summarize` one by the model.
         """
         self.ensure_idle()
-        old = at = self.branch.leaf
-        words = None
-        if place is not None:
-            plan = self.plan_navigation(place)
-            at, words = plan.new_leaf, plan.editor_text
-        entry = None if at is None else self.session.tree[at]
-        name = name or find_free_name("branch", self.session.heads.heads, 2)
-        self._branch = self.session.create_branch(name, at=entry, current=not self.is_off_head)
-        await self._notify_navigated(old, words)
-        return self._branch
+        plan = self._plan_change(self.branch.leaf) if place is None else self.plan_navigation(place)
+        at = None if plan.new_leaf is None else self.session.tree[plan.new_leaf]
+        name = name or self._choose_branch_name(plan.new_leaf)
+        check_new_branch(name, self.session.tree, self.session.heads)
+        request = self.request_summary() if summarize else None
+        if summary is not None:
+            request = SummaryRequest.from_value(summary)
+        if request is not None:
+            if not plan.abandoned:
+                raise InvalidOperation("nothing to summarize: the new branch has every entry of this one")
+            request.check_model()
 
-    async def _notify_navigated(self, old: str | None, words: str | None = None) -> NavigateOutcome:
-        """Emit `Navigated` for a change that needed no confirmation, because nothing was abandoned."""
-        self.sync_position(words)
-        new = self.branch.leaf
-        await self.hooks.emit(Navigated(new_leaf=new, old_leaf=old))
-        return NavigateOutcome(old_leaf=old, new_leaf=new, editor_text=words)
+        def write(body: BranchSummary | None, label: str | None) -> tuple[Branch, Entry | None]:
+            items = build_move_items(self.session, plan, body, label)
+            self._branch = self.session.create_branch(name, at=at, current=not self.is_off_head, bodies=items)
+            self.sync_position(plan.editor_text)
+            return self._branch, None if body is None else self.session.tree[items[0].id or ""]
+
+        with self.begin_move() as signal:
+            return await execute_navigation(self.branch, plan, self.hooks, summary=request, signal=signal, write=write)
+
+    def _choose_branch_name(self, leaf: EntryId | None) -> str:
+        """Return a free name for a branch at an entry: for a leaf without a name, the one that listings show."""
+        session = self.session
+        unnamed = find_unnamed_leaves(session.tree, session.heads)
+        return next((name for name, id in unnamed.items() if id == leaf), None) or find_free_name(
+            BRANCH_STEM, session.heads.heads, FIRST_BRANCH_NUMBER
+        )
+
+    def _plan_change(self, leaf: EntryId | None) -> NavigatePlan:
+        """Plan a change to a place by switching, which abandons nothing."""
+        return structs.replace(plan_move(self.session.tree, self.branch.leaf, leaf), abandoned=())
+
+    async def _change_branch(self, plan: NavigatePlan, change: Callable[[], Branch]) -> NavigateOutcome:
+        """Ask the hooks, change to another branch or another head of it, and notify the hooks."""
+
+        def write(summary: BranchSummary | None, label: str | None) -> tuple[Branch, Entry | None]:
+            self._branch = change()
+            if label is not None and plan.target is not None:
+                self.session.label(self.session.tree[plan.target], label)
+            self.sync_position()
+            return self._branch, None
+
+        with self.begin_move() as signal:
+            return await execute_navigation(self.branch, plan, self.hooks, signal=signal, write=write)
 
     def sync_position(self, words: str | None = None) -> None:
         """Update the agent, the handlers and the front end to the current branch."""

@@ -23,7 +23,6 @@ from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, format_table, make_excerpt
 from sessiontree.slash_commands.models import ConfiguredModels
 from sessiontree.slash_commands.registry import (
-    BRANCH,
     FILE,
     LEVELS,
     PLACE,
@@ -86,8 +85,9 @@ async def _run_diff(controller: SessionController, args: Sequence[str]) -> Comma
 
 
 def compare_branches(controller: SessionController, args: Sequence[str]) -> Comparison:
-    """Return the comparison of the branches that `/compare` was given."""
-    return compare(controller.session, list(args) if len(args) > 1 else [controller.branch.name, *args])
+    """Return the comparison of the branches or places that `/compare` was given."""
+    places = [controller.qualify_place(place) for place in args]
+    return compare(controller.session, places if len(places) > 1 else [controller.branch, *places])
 
 
 async def _run_compare(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -221,9 +221,9 @@ COMMANDS = (
     ),
     Command(
         name="compare",
-        help="Compare the cost, tokens and time of branches; one name is compared with this branch",
+        help="Compare the cost, tokens and time of branches or places; one alone is compared with this branch",
         run=_run_compare,
-        arguments=(replace(BRANCH, required=True, repeated=True),),
+        arguments=(replace(PLACE, name="BRANCH|PLACE", required=True, repeated=True),),
     ),
     Command(name="copy", help="Copy the last answer to the clipboard", run=_run_copy),
     Command(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import find_last_prompt
@@ -18,7 +19,6 @@ from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
 from sessiontree.slash_commands.registry import (
-    BRANCH,
     FOCUS,
     PLACE,
     Argument,
@@ -69,11 +69,18 @@ def build_written_choice(words: str | None) -> SummaryChoice | None:
 
 
 CANCELLED = CommandOutcome(text="Cancelled. Nothing changed.")
+MODEL_SUMMARY = "--summarize"
+"""The argument of `/branch-here` that asks the model for a summary."""
+
+
+def build_cancelled(by: str | None) -> CommandOutcome:
+    """Return the outcome of a cancelled operation, with the handler or extension that cancelled it."""
+    return CANCELLED if by is None else CommandOutcome(text=f"Cancelled by {by}. Nothing changed.")
 
 
 def format_move(outcome: NavigateOutcome) -> CommandOutcome:
     if outcome.cancelled:
-        return CANCELLED
+        return build_cancelled(outcome.cancelled_by)
     if outcome.old_leaf == outcome.new_leaf:
         return CommandOutcome(text="Already there.")
     with_summary = " with a summary" if outcome.summary_entry is not None else ""
@@ -116,11 +123,11 @@ async def _run_pop(controller: SessionController, args: Sequence[str]) -> Comman
 
 
 async def _run_undo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    plan = await controller.undo()
-    return CommandOutcome(
-        text=f"Undid {plan.undo_description}: {format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}, "
-        f"on {controller.branch.name}"
-    )
+    outcome = await controller.undo()
+    if outcome.cancelled:
+        return format_move(outcome)
+    moved = f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}"
+    return CommandOutcome(text=f"Undid {outcome.undo_description}: {moved}, on {controller.branch.name}")
 
 
 async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -130,7 +137,9 @@ async def _run_retry(controller: SessionController, args: Sequence[str]) -> Comm
     controller.agent  # noqa: B018 - without a model one does not set out
     outcome = await controller.move_to(prompt)
     return replace(
-        format_move(outcome), text="" if not outcome.cancelled else CANCELLED.text, answer=not outcome.cancelled
+        format_move(outcome),
+        text="" if not outcome.cancelled else format_move(outcome).text,
+        answer=not outcome.cancelled,
     )
 
 
@@ -147,7 +156,7 @@ async def _run_switch(controller: SessionController, args: Sequence[str]) -> Com
         return CommandOutcome()
     outcome = await controller.switch(place)
     if outcome.cancelled:
-        return CANCELLED
+        return format_move(outcome)
     return CommandOutcome(text=f"On branch {controller.branch.name} at {format_id(controller.branch.leaf)}")
 
 
@@ -163,30 +172,37 @@ async def _choose_branch(controller: SessionController) -> str | None:
 
 
 async def _run_branch_here(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    name, place = [*args, None, None][:2]
-    branch = await controller.branch_here(name, place)
+    name, place, summary = [*args, None, None, None][:3]
+    own = None if summary == MODEL_SUMMARY else summary
+    outcome = await controller.branch_here(name, place, summarize=summary == MODEL_SUMMARY, summary=own)
+    if outcome.cancelled:
+        return format_move(outcome)
+    tree, entry = controller.session.tree, outcome.summary_entry
+    point = outcome.new_leaf if entry is None else tree.parent(entry.id)
+    with_summary = "" if entry is None else ", with a summary"
     return CommandOutcome(
-        text=f"On new branch {branch.name}, from {format_id(controller.session.tree.parent(branch.leaf or ''))}"
+        text=f"On new branch {controller.branch.name}, from {format_id(tree.parent(point or ''))}{with_summary}"
     )
 
 
 async def _run_branches(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     session = controller.session
     rows = [["", "branch", "head", "entries", "last"]]
+
+    def add_row(mark: str, name: str, head: EntryId | None, count: int) -> None:
+        known = None if head is None or head not in session.tree else session.tree[head]
+        last = "" if known is None else make_excerpt(format_entry_row(known), 48)
+        rows.append([mark, name, format_id(head), str(count), last])
+
     for info in session.branches:
         if not info.archived:
-            head = None if info.head is None or info.head not in session.tree else session.tree[info.head]
-            last = "" if head is None else make_excerpt(format_entry_row(head), 48)
-            rows.append(
-                [
-                    "*" if info.name == controller.branch.name else "",
-                    info.name,
-                    format_id(info.head),
-                    str(info.entry_count),
-                    last,
-                ]
-            )
-    return CommandOutcome(text=format_table(rows))
+            add_row("*" if info.name == controller.branch.name else "", info.name, info.head, info.entry_count)
+    for found in session.unnamed_leaves:
+        add_row("", f"({found.suggested_name})", found.leaf, found.entry_count)
+    text = format_table(rows)
+    if session.unnamed_leaves:
+        text += "\n(name): a leaf without a branch; /branch-here NAME ENTRY creates it"
+    return CommandOutcome(text=text)
 
 
 async def _run_label(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -209,17 +225,19 @@ async def _run_label(controller: SessionController, args: Sequence[str]) -> Comm
 
 
 async def _run_merge(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    source, focus = [*args, None][:2]
+    into, source, focus = controller.branch, args[0], args[1] if len(args) > 1 else None
     with controller.begin_move() as signal:
         outcome = await merge(
-            controller.session.branch(source or ""),
-            controller.branch,
+            controller.qualify_place(source),
+            into,
             hooks=controller.hooks,
             summary=controller.request_summary(focus),
             signal=signal,
         )
     controller.host.refresh()
-    return CANCELLED if outcome.cancelled else CommandOutcome(text=f"Merged {source} as {format_id(outcome.new_leaf)}")
+    if outcome.cancelled:
+        return build_cancelled(outcome.cancelled_by)
+    return CommandOutcome(text=f"Merged {source} as {format_id(outcome.new_leaf)}")
 
 
 async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -239,7 +257,7 @@ async def _run_rebase(controller: SessionController, args: Sequence[str]) -> Com
 def _format_copy(controller: SessionController, outcome: CopyOutcome) -> CommandOutcome:
     controller.host.refresh()
     if outcome.cancelled:
-        return CANCELLED
+        return build_cancelled(outcome.cancelled_by)
     return CommandOutcome(
         text=f"Copied {pluralize(len(outcome.entries), 'entry', 'entries')}; head: {format_id(outcome.new_leaf)}"
     )
@@ -253,7 +271,7 @@ async def _run_compact(controller: SessionController, args: Sequence[str]) -> Co
     outcome = await controller.agent.compact(args[0] if args else None)
     controller.host.refresh()
     if outcome.cancelled:
-        return CANCELLED
+        return build_cancelled(outcome.cancelled_by)
     if outcome.entry is None:
         return CommandOutcome(text="Nothing to compact.")
     return CommandOutcome(text=f"Compacted as {format_id(outcome.entry.id)}")
@@ -290,11 +308,15 @@ COMMANDS = (
     Command(name="clear", help="Start over with an empty context; nothing is deleted", run=_run_clear),
     Command(
         name="branch-here",
-        help="Create a branch here or at a place, and switch to it",
+        help="Create a branch here or at a place, with your summary or the model's of what it lacks, and switch to it",
         run=_run_branch_here,
-        arguments=(Argument(name="NAME"), PLACE),
+        arguments=(
+            Argument(name="NAME"),
+            PLACE,
+            Argument(name=f"SUMMARY|{MODEL_SUMMARY}", complete=lambda controller, prefix: [MODEL_SUMMARY], rest=True),
+        ),
     ),
-    Command(name="branches", help="List the branches of this session", run=_run_branches),
+    Command(name="branches", help="List the branches of this session, and leaves without a branch", run=_run_branches),
     Command(
         name="label",
         help="Label an entry, by default the current one; --clear removes the label; without arguments, list labels",
@@ -303,9 +325,9 @@ COMMANDS = (
     ),
     Command(
         name="merge",
-        help="Merge a summary of another branch into this one",
+        help="Merge a summary of another branch or place into this one",
         run=_run_merge,
-        arguments=(replace(BRANCH, required=True), FOCUS),
+        arguments=(replace(PLACE, name="BRANCH|PLACE", required=True), FOCUS),
     ),
     Command(
         name="cherry-pick",

@@ -295,7 +295,6 @@ def complete_files(controller: SessionController, prefix: str) -> Iterable[str]:
 
 PLACE = Argument(name="PLACE", complete=complete_places)
 PROMPT = Argument(name="MESSAGE", complete=complete_prompts)
-BRANCH = Argument(name="BRANCH", complete=complete_branches)
 FOCUS = Argument(name="FOCUS", rest=True)
 FILE = Argument(name="FILE", complete=complete_files)
 

@@ -263,14 +263,14 @@ async def fork_session(
 async def merge_branch(
     call: WriteContext, id: str, request: Annotated[schemas.MergeRequest, Depends(RequestBody(schemas.MergeRequest))]
 ) -> JsonResponse:
-    """Append a summary of another branch to this one."""
+    """Append a summary of another branch or place to this branch."""
 
     async def run_merge(runtime: SessionRuntime) -> schemas.MergeResponse:
         session = opened.session
-        source, into = session.branch(request.source), _get_branch(session, request.into)
+        into = _get_branch(session, request.into)
         call.state.check_idle(opened, into.name)
         outcome = await merge(
-            source,
+            request.source,
             into,
             hooks=runtime.controller.hooks,
             summary=await _request_summary(call, runtime, into, request.instructions)
