@@ -372,10 +372,12 @@ class AgentRun:
         async with aclosing(model.stream(request)) as events:
             async for event in events:
                 draft.apply(event)
+                if isinstance(event, Finished):
+                    finished = True
+                    continue
                 delta = _build_delta(event)
-                if delta is not None:
+                if delta is not None and not self._hooks.try_emit(delta):
                     await self._hooks.emit(delta)
-                finished = finished or isinstance(event, Finished)
                 if draft.size > limit and not finished:
                     raise _AnswerTooLong
         if not finished:

@@ -14,8 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from sessiontree.agent.tool import limit_depth
@@ -29,6 +28,7 @@ from sessiontree.home import get_home
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.session import Branch, Session
+from sessiontree.session.write_queue import run_write
 from sessiontree.store.files import (
     discard,
     format_os_error,
@@ -46,9 +46,6 @@ CONVERSATION_TYPES = frozenset({"message", "custom_message", "branch_summary", "
 """Entries of the conversation. Other entries, such as settings and context edits, may be appended by other writers
 during a run; the next request includes them."""
 
-MAX_WRITER_THREADS = 64
-"""The number of writer threads. They are separate from the threads of tools and handlers, which may block for long."""
-
 LOCK_WAIT_SECONDS = 1.0
 """How long a writer thread waits for the lock, in seconds. It blocks readers of the session while it waits."""
 
@@ -64,11 +61,6 @@ CHUNK_CHARS = 1 << 20
 """Characters that are measured in one step."""
 
 
-@cache
-def _get_executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_WRITER_THREADS, thread_name_prefix="sessiontree-writer")
-
-
 async def _write_in_thread(
     session: Session, write: Callable[[Sequence[Body]], list[Entry]], bodies: Sequence[Body]
 ) -> list[Entry]:
@@ -78,17 +70,17 @@ async def _write_in_thread(
         with limit_wait(seconds):
             return write(bodies)
 
-    loop, executor, started = asyncio.get_running_loop(), _get_executor(), time.monotonic()
+    started = time.monotonic()
     try:
         # The lock is nearly always free. Asking first would take as long as the write itself.
-        return await loop.run_in_executor(executor, write_with_limit, 0.0)
+        return await run_write(session, partial(write_with_limit, 0.0))
     except LockTimeout:
         pass
     seconds = get_configured_limit()
     while True:
         await _wait_for_lock(session)
         try:
-            return await loop.run_in_executor(executor, write_with_limit, LOCK_WAIT_SECONDS)
+            return await run_write(session, partial(write_with_limit, LOCK_WAIT_SECONDS))
         except LockTimeout:
             if time.monotonic() - started >= seconds:
                 raise
@@ -168,7 +160,10 @@ class RunWriter:
 
     def _find_head(self) -> EntryId | None:
         """Return the head of the branch. Raises `BranchMoved` if it is not where the run left it."""
-        head, tree, moved_by = self.branch.leaf, self.branch.session.tree, self._build_move_check()
+        head = self.branch.leaf
+        if head == self.leaf:
+            return head
+        tree, moved_by = self.branch.session.tree, self._build_move_check()
         for entry in tree.walk_up(head):
             if entry.id == self.leaf:
                 return head

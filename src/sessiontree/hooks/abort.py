@@ -116,16 +116,18 @@ class AbortableHooks:
 
     async def emit(self, event: Event) -> None:
         """Emit an event. Stop waiting for handlers when the run is aborted."""
+        if not self._signal.aborted and self._hooks.try_emit(event):
+            return
         with suppress(OperationStopped):
-            await self._wait_for(event, self._hooks.emit(event))
+            await self._wait_for(self._hooks.emit(event))
 
     async def ask(self, event: E) -> tuple[E, Answer]:
         """Return the event as changed by the handlers, and their answer. Raises `OperationStopped` after an abort."""
-        return await self._wait_for(event, self._hooks.ask(event))
+        if not self._signal.aborted and self._hooks.try_emit(event):
+            return event, (event.answer or Answer)()
+        return await self._wait_for(self._hooks.ask(event))
 
-    async def _wait_for(self, event: Event, work: Awaitable[T]) -> T:
-        if not self._signal.aborted and not self._hooks.has_handlers(event):
-            return await work  # listeners do not block
+    async def _wait_for(self, work: Awaitable[T]) -> T:
         now = asyncio.get_running_loop().time()
         if self._signal.aborted and self._deadline is None:
             self._deadline = now + GRACE_SECONDS

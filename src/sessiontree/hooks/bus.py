@@ -141,6 +141,13 @@ class Hooks:
         """Return whether an event has handlers or tools."""
         return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)))
 
+    def try_emit(self, event: Event) -> bool:
+        """Emit an event that has no handlers, without waiting. If it has some, do nothing and return `False`."""
+        if self.has_handlers(event):
+            return False
+        self.notify_listeners(event)
+        return True
+
     async def emit(self, event: Event) -> None:
         """Pass an event to listeners and handlers, and ignore the answers."""
         self.notify_listeners(event)

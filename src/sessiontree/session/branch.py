@@ -105,8 +105,10 @@ class Branch(BranchPosition):
     @property
     def leaf(self) -> EntryId | None:  # pyright: ignore[reportIncompatibleVariableOverride] - it is only read
         """The branch's head; `None` if the branch is before the first entry."""
-        self.session.branch(self.name)
-        return self.session.heads.heads[self.name]
+        name, heads = self.name, self.session.heads.heads
+        if name not in heads:
+            self.session.branch(name)  # raises `NotFound`
+        return heads[name]
 
     @property
     def info(self) -> BranchInfo:
