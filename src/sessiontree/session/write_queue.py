@@ -1,6 +1,7 @@
 """Writes of coroutines: one thread at a time does those of a session, so the event loop never waits for the disk.
 
-A write that has started always ends, even if the task that awaits it is cancelled.
+Writes that arrive while the thread is busy are done together afterwards, and share one sync of the disk. A write that
+has started always ends, even if the task that awaits it is cancelled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cache
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from sessiontree.session.group_commit import GroupedWrite, run_group
 from sessiontree.session.session import Session
 
 T = TypeVar("T")
@@ -31,29 +33,23 @@ async def run_write(session: Session, write: Callable[[], T]) -> T:
     queue = _queues.get(session)
     if queue is None:
         queue = _queues.setdefault(session, _WriteQueue())
-    loop = asyncio.get_running_loop()
-    queued = _QueuedWrite(write, loop, loop.create_future())
-    queue.add(queued)
+    queued = _QueuedWrite(write, asyncio.get_running_loop())
+    queue.add(queued, session)
     return await queued.future
 
 
-class _QueuedWrite:
-    """A write of a coroutine, and what became of it."""
+class _QueuedWrite(GroupedWrite):
+    """A write of a coroutine."""
 
-    __slots__ = ("error", "future", "loop", "result", "write")
+    __slots__ = ("future", "loop")
 
-    def __init__(self, write: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
-        self.write, self.loop, self.future = write, loop, future
-        self.result: Any = None
-        self.error: BaseException | None = None
+    def __init__(self, write: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(write)
+        self.loop, self.future = loop, loop.create_future()
 
     def run(self) -> None:
-        if self.future.cancelled():
-            return
-        try:
-            self.result = self.write()
-        except BaseException as error:  # noqa: BLE001 - raised in the coroutine
-            self.error = error
+        if not self.future.cancelled():
+            super().run()
 
 
 class _WriteQueue:
@@ -65,23 +61,29 @@ class _WriteQueue:
         self._is_busy = False
         """Whether a thread does the writes."""
 
-    def add(self, queued: _QueuedWrite) -> None:
+    def add(self, queued: _QueuedWrite, session: Session) -> None:
         with self._lock:
             self._waiting.append(queued)
             if self._is_busy:
                 return
             self._is_busy = True
-        _get_executor().submit(self._run_all)
+        _get_executor().submit(self._run_all, session)
 
-    def _run_all(self) -> None:
-        while group := self._take_all():
-            for queued in group:
-                queued.run()
+    def _run_all(self, session: Session) -> None:
+        while True:
+            if len(self._waiting) > 1:
+                group = run_group(self._take_all, session.share_sync)
+            else:  # a group of one would only take longer
+                group = self._take_all()
+                for queued in group:
+                    queued.run()
+            if not group:
+                return
             _report(group)
 
-    def _take_all(self) -> Sequence[_QueuedWrite]:
+    def _take_all(self) -> list[_QueuedWrite]:
         with self._lock:
-            taken = tuple(self._waiting)
+            taken = [*self._waiting]
             self._waiting.clear()
             self._is_busy = bool(taken)
             return taken

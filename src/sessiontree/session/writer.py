@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 from functools import partial
+from threading import get_ident
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -24,6 +26,8 @@ from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, ReadOnly, StoreError
 from sessiontree.format.codec import VERSION, MemoryLine, get_type, write_entry, write_message
+from sessiontree.session import group_commit
+from sessiontree.session.group_commit import GroupCommit
 from sessiontree.session.state import Place, SessionBase, SessionState
 from sessiontree.store.base import Cursor, Store
 
@@ -382,6 +386,7 @@ class SessionWriter(SessionBase):
     ) -> None:
         super().__init__(store)
         self._builder = EntryBuilder(new_id, now)
+        self._group_commit = GroupCommit()
         self._has_written = False
         self._is_closed = False
         self._read_only = read_only
@@ -415,6 +420,8 @@ class SessionWriter(SessionBase):
         """
         if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
             return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
+        if get_ident() != group_commit.main_thread and self._is_write_waiting():
+            return self._group_commit.run(lambda: self.append(body, branch=branch), self.share_sync)
         # The common case, a message at the head of a branch, takes fewer steps.
         with self._mutex:
             state = self._writable_state
@@ -473,6 +480,41 @@ class SessionWriter(SessionBase):
                     raise
         raise AssertionError
 
+    @contextmanager
+    def share_sync(self) -> Generator[None]:
+        """Hold the lock. What this thread writes shares one sync, and is safe on the disk when the context ends.
+
+        The end of the context raises `StoreError` if the sync fails. Then nothing of it is in the session.
+        """
+        with self._mutex:
+            group = None
+            try:
+                with self._store.share_sync() as group:
+                    yield
+                    if self._pending_lines is None:
+                        self._pending_lines = ()  # a sync is a write, too
+            except StoreError:
+                if self._state is not None and group is not None and group.start is not None:
+                    self._state.cursor_before_others = group.start
+                    self._is_uncertain = True
+                raise
+            finally:
+                if not self._pending_lines:
+                    self._pending_lines = None
+
+    def _is_write_waiting(self) -> bool:
+        """Return whether a write of this thread would have to wait for another thread: then it joins a group."""
+        mutex = self._mutex
+        if not mutex.acquire(blocking=False):
+            return True
+        mutex.release()
+        is_owned: bool = mutex._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` does
+        return self._group_commit.has_leader and not is_owned
+
+    def _reset_after_fork(self) -> None:
+        super()._reset_after_fork()
+        self._group_commit = GroupCommit()
+
     def generate_id(self) -> EntryId:
         """Return a new id, for a `Item` that other entries refer to."""
         return self._builder.generate_id()
@@ -484,6 +526,8 @@ class SessionWriter(SessionBase):
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
     ) -> Sequence[Entry]:
+        if get_ident() != group_commit.main_thread and self._is_write_waiting():
+            return self._group_commit.run(lambda: self._write(items, parent, branch, expected), self.share_sync)
         with self._mutex:
             state = self._prepare_write()
             target = state.heads.current if isinstance(branch, UnsetType) else branch

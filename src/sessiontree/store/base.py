@@ -8,7 +8,9 @@ A writer names the cursor it read up to. If another writer has appended since, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
+from threading import get_ident
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -41,6 +43,36 @@ class LineChunk(NamedTuple):
     cursor: Cursor
     unfinished: bytes = b""
     """An incomplete last line: cut off by a crash, or still being written."""
+
+
+class SyncGroup:
+    """Appends of one thread that share a sync of the disk."""
+
+    def __init__(self) -> None:
+        self.owner = get_ident()
+        self.start: Cursor | None = None
+        """The cursor before the first append; `None` if there was none."""
+        self.is_locked = False
+        """Whether the locks of the store are held for the group."""
+        self.fd = -1
+        self.offset = 0
+        """Where the first append wrote, in bytes."""
+        self.parts: list[bytes] = []
+        """What was written since then and is not synced."""
+
+    def add(self, after: Cursor, fd: int, offset: int, data: bytes) -> None:
+        """Add an append that wrote `data` at `offset`."""
+        if self.start is None:
+            self.start = after
+        if not self.parts:
+            self.fd, self.offset = fd, offset
+        self.parts.append(data)
+
+    def take_unsynced(self) -> bytes:
+        """Return what is not synced, and count it as synced."""
+        data = b"".join(self.parts)
+        self.parts.clear()
+        return data
 
 
 class Store(Protocol):
@@ -128,6 +160,13 @@ class Store(Protocol):
         Return `None` if something else happened to the session.
         """
         return None
+
+    def share_sync(self) -> AbstractContextManager[SyncGroup]:
+        """Return a context in which the appends of this thread share one sync: they are on the disk when it ends.
+
+        The end of the context raises `StoreError` if the sync fails. Then the lines of all these appends are removed.
+        """
+        return nullcontext(SyncGroup())
 
     def get_lock_wait(self) -> LockWait | None:
         """Return a wait for the other process that is writing to the session now, if there is one."""

@@ -26,13 +26,14 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
+from threading import get_ident
 from typing import IO, ClassVar, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.store.base import NEWLINE, Cursor, LineChunk, Store, join_in_parts, join_lines
+from sessiontree.store.base import NEWLINE, Cursor, LineChunk, Store, SyncGroup, join_in_parts, join_lines
 from sessiontree.store.batch_journal import find_end
 from sessiontree.store.files import (
     NO_LINK_ERRNOS,
@@ -79,6 +80,8 @@ class JsonlStore(Store):
     """Reads ranges of a session file without a store, for listings and searches."""
     _fd: int | None = None
     _read_fd: int | None = None
+    _group: SyncGroup | None = None
+    """The appends that share the next sync, if a thread does several."""
 
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.location = path
@@ -365,6 +368,9 @@ class JsonlStore(Store):
         # `_run_locked` and `_unlock`, inlined: half the time of an append is function calls, and most have one line.
         try:
             lock.thread_lock.acquire()
+            group = self._group
+            if group is not None and group.owner != get_ident():
+                group = None
             held = lock.fd
             if held is None:
                 held = lock.open()
@@ -404,7 +410,7 @@ class JsonlStore(Store):
             except BaseException:
                 self._roll_back_part(fd, data, at)
                 raise
-            if self._sync_on_append:
+            if self._sync_on_append and group is None:
                 self._sync(fd, data, at)
             try:
                 end = os.lseek(fd, 0, os.SEEK_CUR)
@@ -415,20 +421,23 @@ class JsonlStore(Store):
             if is_noted:
                 lock.clear_note()
                 is_noted = False
-            try:
-                flock(fd, LOCK_UN)
-            except OSError as error:
-                if error.errno is None:  # raised by a signal handler
-                    raise
-                self._unlock()
+            if group is not None:
+                self._add_to_group(group, after, fd, at, data)
             else:
-                lock.release()
+                try:
+                    flock(fd, LOCK_UN)
+                except OSError as error:
+                    if error.errno is None:  # raised by a signal handler
+                        raise
+                    self._unlock()
+                else:
+                    lock.release()
         except BaseException as error:
             try:
                 if is_noted and self._poisoned is None:
                     lock.clear_note()
             finally:  # a second interrupt may arrive
-                self._recover()
+                self._recover_append()
             if isinstance(error, OSError):
                 self._raise_store_error(error)
             raise
@@ -441,6 +450,45 @@ class JsonlStore(Store):
                 data[-CURSOR_CONTEXT_SIZE:] if size >= CURSOR_CONTEXT_SIZE else (seen + data)[-CURSOR_CONTEXT_SIZE:],
             )
         )
+
+    @contextmanager
+    def share_sync(self) -> Generator[SyncGroup]:
+        group = SyncGroup()
+        if not self._sync_on_append or self._group is not None:
+            yield group
+            return
+        try:
+            self._group = group
+            try:
+                yield group
+            finally:
+                self._sync_group(group)
+        except OSError as error:
+            self._raise_store_error(error)
+        finally:
+            self._group = None
+            if group.is_locked:
+                self._recover()
+
+    def _add_to_group(self, group: SyncGroup, after: Cursor, fd: int, offset: int, data: bytes) -> None:
+        """Leave the sync of an append, and the release of the locks that it took first, to the end of its group."""
+        group.add(after, fd, offset, data)
+        if group.is_locked:
+            self._lock.thread_lock.release()
+        group.is_locked = True
+
+    def _recover_append(self) -> None:
+        """Release the locks after an append that failed. Those of its group are kept if earlier appends need them."""
+        group = self._group
+        if group is not None and group.is_locked and group.owner == get_ident():
+            self._lock.thread_lock.release()
+        else:
+            self._recover()
+
+    def _sync_group(self, group: SyncGroup) -> None:
+        data = group.take_unsynced()
+        if data:
+            self._sync(group.fd, data, group.offset)
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         return self._run_locked(lambda: self._replace(lines, after))
@@ -564,6 +612,8 @@ class JsonlStore(Store):
             if fd is not None and (status.st_dev, status.st_ino) != self._fd_identity:
                 # Another file is in its place, maybe our own after an interrupted rewrite. Its name has to be synced:
                 # without the name, the appended lines would be lost too.
+                if self._group is not None:
+                    self._sync_group(self._group)
                 sync_directory(self._folder)
                 fd = self._close_write_file()
             if fd is None:
@@ -650,6 +700,7 @@ class JsonlStore(Store):
             close_quietly(reading)
         else:
             self._read_fd = reading
+        self._group = None
         self._close_write_file(unlock=False)  # unlocking would release the lock of the parent
 
     @contextmanager
