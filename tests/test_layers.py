@@ -25,7 +25,7 @@ DOORS = {
     "dbos": "swarm/durable", "psycopg": "store/postgres/driver.py",
     "pydantic_ai": ("model/adapter", "convert/pydantic_ai.py"), "sqlalchemy": "swarm/durable",
 }  # fmt: skip
-"""What changes often, and the one place that knows it. The rule for messages of pydantic_ai is in `convert`."""
+"""Unstable dependencies, and the only place that imports them. `convert` has the rule for messages of pydantic_ai."""
 METHODS_OF_UPPER_LAYERS = {"session/branch.py"}
 """Modules whose methods `core.upward_calls` loads from above. Only type checkers see the types of these methods."""
 ROOT = Path(sessiontree.__file__).parent

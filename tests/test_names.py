@@ -1,4 +1,4 @@
-"""Names: functions are verbs, class names are unique, and a module's name says what is in it."""
+"""Names: functions are verbs, class names are unique, and module names describe their content."""
 
 import ast
 import re

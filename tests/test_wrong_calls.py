@@ -1,4 +1,4 @@
-"""Wrong calls that a newcomer makes, each with the sentence that says what is expected."""
+"""Wrong calls that a newcomer makes, each with the error message that names the expected form."""
 
 from __future__ import annotations
 

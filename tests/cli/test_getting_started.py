@@ -9,7 +9,7 @@ import pytest
 from sessiontree.model import local_model
 from tests.cli.conftest import Run, run_process
 from tests.model.fake_server import FakeServer
-from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture that is always used
+from tests.model.test_selection import remove_all_models  # noqa: F401 - a fixture that is always used
 
 
 def test_without_configuration_the_list_explains_what_each_model_needs(cli: Run) -> None:

@@ -57,7 +57,7 @@ def build_body_context(bodies: Sequence[Message]) -> Context:
 
 
 def compare_form(messages: Sequence[Wire | Message]) -> list[Wire]:
-    """The conversation itself, without times, usage and the like. Text is one block, and empty text is none."""
+    """Return the content of a conversation, without times and usage. Text is one block; empty text is omitted."""
     compared: list[Wire] = []
     for item in messages:
         message = item.message if isinstance(item, Message) else item
@@ -129,12 +129,12 @@ def conversations(
     return messages
 
 
-def check_there_and_back(
+def check_round_trip(
     conversation: list[Wire],
     to: Callable[[Context], ConvertedMessages],
     back: Callable[[ConvertedMessages], ConvertedBodies],
 ) -> ConvertedMessages:
-    """Check that nothing is lost on the way to a format and back. Returns the messages in that format."""
+    """Check that a round trip through a format loses nothing. Return the messages in that format."""
     there = to(build_context(*conversation))
     returned = back(there)
 

@@ -1,4 +1,4 @@
-"""Anthropic Messages: there and back, checked with the SDK's own types."""
+"""Anthropic Messages: round trips, checked with the types of the SDK."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.convert.conversations import (
     build_body_context,
     build_context,
     check_any_input,
-    check_there_and_back,
+    check_round_trip,
     check_with_types,
     compare_form,
     conversations,
@@ -66,13 +66,13 @@ cited = texts.map(
 answers = st.lists(thinking | redacted | texts | cited, max_size=3)
 
 
-def come_back(messages: ConvertedMessages) -> Any:
+def convert_back(messages: ConvertedMessages) -> Any:
     return from_anthropic(messages, system=messages.system or None)
 
 
 @given(conversations(api=API, answers=answers, result_blocks=texts | images))
 def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
-    check_types(check_there_and_back(conversation, to_anthropic, come_back))
+    check_types(check_round_trip(conversation, to_anthropic, convert_back))
 
 
 MESSAGES: dict[str, list[Wire]] = {

@@ -1,4 +1,4 @@
-"""Gemini: there and back, checked with the SDK's own types."""
+"""Gemini: round trips, checked with the types of the SDK."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.convert.conversations import (
     build_body_context,
     build_context,
     check_any_input,
-    check_there_and_back,
+    check_round_trip,
     compare_form,
     conversations,
     texts,
@@ -47,13 +47,13 @@ signed = texts.map(lambda block: {**block, "textSignature": SIGNATURE})
 answers = st.lists(thinking | texts | signed, max_size=3)
 
 
-def come_back(contents: ConvertedMessages) -> Any:
+def convert_back(contents: ConvertedMessages) -> Any:
     return from_gemini(contents, system=contents.system or None)
 
 
 @given(conversations(api=API, answers=answers, late_system=False, max_result_blocks=1))
 def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
-    check_types(check_there_and_back(conversation, to_gemini, come_back))
+    check_types(check_round_trip(conversation, to_gemini, convert_back))
 
 
 CONTENTS: dict[str, list[Wire]] = {

@@ -1,4 +1,4 @@
-"""OpenAI Chat: there and back, checked with the SDK's own types."""
+"""OpenAI Chat: round trips, checked with the types of the SDK."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.convert.conversations import (
     build_body_context,
     build_context,
     check_any_input,
-    check_there_and_back,
+    check_round_trip,
     check_with_types,
     compare_form,
     conversations,
@@ -54,7 +54,7 @@ answers = st.builds(
 
 @given(conversations(api=API, answers=answers, can_fail=False))
 def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
-    check_types(check_there_and_back(conversation, to_openai, from_openai))
+    check_types(check_round_trip(conversation, to_openai, from_openai))
 
 
 MESSAGES: dict[str, list[Wire]] = {

@@ -1,4 +1,4 @@
-"""OpenAI Responses: there and back, checked with the SDK's own types."""
+"""OpenAI Responses: round trips, checked with the types of the SDK."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.convert.conversations import (
     build_body_context,
     build_context,
     check_any_input,
-    check_there_and_back,
+    check_round_trip,
     check_with_types,
     compare_form,
     conversations,
@@ -68,7 +68,7 @@ answers = st.lists(thinking | texts | identified, max_size=3)
 
 @given(conversations(api=API, answers=answers, result_blocks=texts | images, can_fail=False))
 def test_a_round_trip_changes_nothing(conversation: list[Wire]) -> None:
-    check_types(check_there_and_back(conversation, to_openai_responses, from_openai_responses))
+    check_types(check_round_trip(conversation, to_openai_responses, from_openai_responses))
 
 
 CITATION: Wire = {"type": "url_citation", "start_index": 0, "end_index": 2, "title": "t", "url": "https://example.com"}

@@ -1,4 +1,4 @@
-"""pydantic-ai: there and back, checked with its own types."""
+"""pydantic-ai: round trips, checked with its own types."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_types(messages: ConvertedMessages) -> None:
 
 
 def read_content(messages: list[Wire]) -> list[Wire]:
-    """The conversation itself, without the kept fields of pydantic-ai."""
+    """Return the content of a conversation, without the kept fields of pydantic-ai."""
     return [
         {
             key: [{k: v for k, v in block.items() if k != "providerData"} for block in message[key]]

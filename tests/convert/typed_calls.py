@@ -1,4 +1,4 @@
-"""Calls as users write them. `test_typing.py` checks their types; nobody runs them."""
+"""Calls as users write them. `test_typing.py` checks their types; they are not run."""
 
 # pyright: strict
 import anthropic

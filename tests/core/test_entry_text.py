@@ -1,4 +1,4 @@
-"""Entries in words: for a reader, for a search, and how texts are compared."""
+"""The text of entries for readers and searches, and how texts are compared."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every way to write a message checks it: what is certain is converted, what no model would see is refused."""
+"""Every way to write a message checks it: known forms are converted, and content that models never get is refused."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Typed views read any stored JSON, and keep what they do not name."""
+"""Typed views read any stored JSON, and keep unknown fields."""
 
 import base64
 import copy

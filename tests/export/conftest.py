@@ -25,7 +25,7 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium; one for each module, since its event loop must not meet those of other tests."""
+    """Debian's Chromium, one for each module, because its event loop must not mix with those of other tests."""
     executable = os.environ.get("CHROMIUM") or shutil.which("chromium") or CHROMIUM
     if not os.path.exists(executable):
         lacking = pytest.fail if os.environ.get("CI") else pytest.skip
@@ -40,9 +40,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, tmp_path: Path) -> Iterator[Open]:
-    """Open a page in a fresh context; a test in which the page raises an error fails.
+    """Open a page in a fresh context. The test fails if the page raises an error.
 
-    `signs` gets whatever the page asks for, says or opens.
+    `signs` collects the requests, console messages, dialogs and windows of the page.
     """
     contexts: list[Any] = []
     errors: list[str] = []

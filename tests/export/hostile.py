@@ -1,6 +1,6 @@
-"""Sessions with a given text in every string field of every entry type, made from the table of wire names.
+"""Sessions with a given text in every string field of every entry type, built from the table of wire names.
 
-A field that is added to the format is in these sessions the same day.
+A field that is added to the format is therefore tested at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _make_nested(text: str) -> dict[str, Any]:
 
 
 def iterate_bodies(text: str) -> Iterator[dict[str, Any]]:
-    """Entries without their place: each field of each type holds the text once, in every form that it takes."""
+    """Yield entries without ids and parents. Each field of each type has the text once, in every accepted form."""
     for type, (_, fields) in WIRE.items():
         for field in fields.values():
             forms = (text, [text], _make_nested(text), {"content": text}, {"content": _make_blocks(text)})
@@ -67,7 +67,7 @@ def iterate_bodies(text: str) -> Iterator[dict[str, Any]]:
 
 
 def make_hostile_lines(texts: Iterable[str]) -> list[bytes]:
-    """A session with all of `bodies` for each text, twice: on the active path, and on a branch beside it."""
+    """Return a session with all bodies for each text, once on the active path and once on another branch."""
     texts = list(texts)
     first = texts[0]
     header = {"type": "session", "version": 3, "id": first, "timestamp": first, "cwd": first, "parentSession": first}

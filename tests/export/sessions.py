@@ -17,7 +17,7 @@ SECRET = "sk-ant-api03-" + "Zx9" * 12
 
 
 def make_picture(width: int = 24, height: int = 9) -> str:
-    """A PNG in base64."""
+    """Return a PNG in base64."""
     pixels = b"".join(b"\0" + bytes((90, 140, 190)) * width for _ in range(height))
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -30,7 +30,7 @@ def make_picture(width: int = 24, height: int = 9) -> str:
 
 
 def make_story() -> st.Session:
-    """Every kind of entry that a conversation has, on three branches, always the same."""
+    """Return a fixed session with every kind of entry of a conversation, on three branches."""
     numbers = iter(range(1, 1000))
     ticks = iter(range(1_767_600_000_000, 1_767_700_000_000, 17_000))
     session = Session.create(
@@ -106,7 +106,7 @@ def make_story() -> st.Session:
 
 
 def make_long_session(count: int) -> list[bytes]:
-    """A chain of `count` messages."""
+    """Return a chain of `count` messages."""
     lines: list[dict[str, Any]] = [
         {"type": "session", "version": 3, "id": "long", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/p"}
     ]

@@ -31,7 +31,7 @@ def render_story() -> bytes:
 
 
 def list_titles(visited: Any) -> list[str]:
-    """The titles of the entries that the reading side shows."""
+    """Return the titles of the shown entries."""
     return visited.locator("#path article h3").all_text_contents()
 
 
@@ -87,7 +87,7 @@ def test_the_tree_is_drawn_as_in_the_terminal(visit: Open, filter: str) -> None:
 
 
 def read_drawn_rows(visited: Any) -> list[tuple[str, str, list[str]]]:
-    """The rows of the page: connectors, words, and the names of branches, in any order."""
+    """Return the rows of the page: connectors, text, and branch names in any order."""
     script = """[...document.querySelectorAll('.row')].map((row) => [
       (row.querySelector('.depth')?.textContent ?? '') + row.querySelector('.rail').textContent,
       row.querySelector('.words').textContent, [...row.querySelectorAll('.branch')].map((name) => name.textContent)])"""
@@ -95,7 +95,7 @@ def read_drawn_rows(visited: Any) -> list[tuple[str, str, list[str]]]:
 
 
 def draw_rows(whole: Snapshot, filter: str) -> list[tuple[str, str, list[str]]]:
-    """The same rows as the terminal has them."""
+    """Return the same rows as the terminal shows them."""
     return [
         (row.prefix, make_visible(format_entry_row(row.entry, whole.calls)), sorted(map(make_visible, row.branches)))
         for row in build_outline(whole.tree, whole.leaf, filter, whole.heads)
@@ -103,7 +103,7 @@ def draw_rows(whole: Snapshot, filter: str) -> list[tuple[str, str, list[str]]]:
 
 
 def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open) -> None:
-    """What the script draws is what `outline` draws; what it calls the model's view is what `Context.request` has."""
+    """The script draws the rows of `outline`, and its model's view has the entries of `Context.build_request`."""
     visited = visit(render_story())
     checked = 0
 
@@ -130,7 +130,7 @@ def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open
 
 
 def list_sent_entries(whole: Snapshot) -> list[str]:
-    """The entries that a request carries, once each, by the ids they have on the page."""
+    """Return the entries of a request, once each, by their ids on the page."""
     numbers = {entry.id: number for number, (entry, _) in enumerate(whole.tree.walk(whole.leaf))}
     ids = dict.fromkeys(id for id, _ in build_context(whole.tree, whole.leaf).build_request())
     return [f"e{numbers[id]}" for id in ids]
@@ -458,7 +458,7 @@ def test_without_a_script_the_active_path_is_read_and_no_dead_controls_are_shown
 
 
 def test_pages_of_recorded_sessions_open_without_an_error(visit: Open) -> None:
-    from tests.conformance.test_recorded import DATA  # the files that a real pi wrote
+    from tests.conformance.test_recorded import DATA  # files written by the real pi
 
     for file in sorted(DATA.glob("**/*.jsonl")):
         visited = visit(export(file.read_bytes().split(b"\n")[:-1]).content)
@@ -467,7 +467,7 @@ def test_pages_of_recorded_sessions_open_without_an_error(visit: Open) -> None:
 
 
 def test_ten_thousand_entries_open_and_respond_within_two_seconds(visit: Open) -> None:
-    """The page says itself when it was ready. A second is promised; a busy machine is given twice that here."""
+    """The page reports when it is ready. The goal is one second; a busy machine gets two."""
     made = export(make_long_session(10_000)).content
 
     visited = visit(made)

@@ -18,7 +18,7 @@ from tests.export.payloads import ASK, PAYLOADS
 
 
 class Scan(HTMLParser):
-    """What a page has that could act."""
+    """Collects the active content of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -40,21 +40,21 @@ class Scan(HTMLParser):
                 self.acting.append(f"<{tag} src={address[:40]}>")
 
 
-def strings(value: Any) -> list[str]:
+def list_strings(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for item in inner for text in strings(item)]
+    return [text for item in inner for text in list_strings(item)]
 
 
 @cache
-def hostile_page(half: int) -> str:
+def render_hostile_page(half: int) -> str:
     return "".join(render_html(read_snapshot(make_hostile_lines(PAYLOADS[half::2]))))
 
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_no_element_attribute_or_address_in_the_page_or_its_data_is_active(half: int) -> None:
-    html = hostile_page(half)
+    html = render_hostile_page(half)
     found = Scan(html)
 
     assert found.acting == []
@@ -71,8 +71,8 @@ def test_the_scan_finds_planted_active_content() -> None:
     assert Scan("<a href='javascript:x'>x</a><img src=http://x onerror=y><svg>").acting
 
 
-def walk_over(visited: Any) -> None:
-    """Look at everything that a reader can look at."""
+def visit_everything(visited: Any) -> None:
+    """Open every view that a reader can open."""
     visited.select_option("#filter", "4")
     visited.fill("#search", "owned")
     visited.wait_for_timeout(120)
@@ -100,7 +100,7 @@ def check(visit: Open, html: str, policy: bool) -> None:
     assert without != html
 
     visited = visit(html if policy else without, signs=signs)
-    walk_over(visited)
+    visit_everything(visited)
 
     own = visited.url.split("#")[0]
     assert [sign for sign in signs if not sign.startswith((own, "data:image/"))] == []
@@ -111,7 +111,7 @@ def check(visit: Open, html: str, policy: bool) -> None:
 @pytest.mark.parametrize("policy", [True, False], ids=["with-policy", "without-policy"])
 @pytest.mark.parametrize("half", [0, 1])
 def test_no_payload_runs_or_sends_requests(visit: Open, half: int, policy: bool) -> None:
-    check(visit, hostile_page(half), policy)
+    check(visit, render_hostile_page(half), policy)
 
 
 @pytest.mark.torture

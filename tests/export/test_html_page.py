@@ -50,7 +50,7 @@ def test_the_page_needs_no_other_file() -> None:
 
 
 class VisibleText(HTMLParser):
-    """What a reader sees where no script runs."""
+    """Collects what a reader sees without scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -118,8 +118,8 @@ MORE_SHAPES = {
     "RubyGems": ("rubygems_" + HEX[:48],),
     "redis": ("redis-cli -h cache -a Hunter2 ping",),
 }
-"""Of each kind, things that hold a secret."""
-SECRET_PARTS = (  # none of these may be left
+"""Examples of each kind of secret."""
+SECRET_PARTS = (  # none of these may remain
     *(HEX[:19], LETTERS[:14], LETTERS[:22].upper(), "keyA1b2", "MTIzNDU2", "OTg3NjU0", "123456789:A"),
     *("Hunter2", "hunter", "correct", "horse", "SHVudGVyMg", "velvet", "sesame", "mammal", "a\\\\:b", "xyzzy"),
     "456789abcdef",
@@ -273,8 +273,8 @@ CODE = [
 ]
 
 
-def is_gone(text: str, shape: str) -> bool:
-    """Whether what is private in a shape is no longer in the text."""
+def is_redacted(text: str, shape: str) -> bool:
+    """Return whether the private part of an example is no longer in the text."""
     hidden = next((word for word in PRIVATE if word in shape), shape)
     return hidden not in text and "ada" not in text.replace("metadata", "")
 
@@ -283,7 +283,7 @@ def is_gone(text: str, shape: str) -> bool:
 def test_every_shape_of_a_secret_is_redacted_and_counted_by_kind(what: str, shape: str) -> None:
     redactor = Redactor()
 
-    assert is_gone(redactor.redact_text(f"before {shape} after"), shape)
+    assert is_redacted(redactor.redact_text(f"before {shape} after"), shape)
     assert redactor.redact_text(shape) != shape
     assert what in redactor.report.counts
 
@@ -412,7 +412,7 @@ def test_every_shape_is_redacted_in_every_field(shape: str) -> None:
 
     text = export(lines, "jsonl", redactor=Redactor()).content.decode()
 
-    assert is_gone(text.replace("\\\\", "\\"), shape)
+    assert is_redacted(text.replace("\\\\", "\\"), shape)
 
 
 REPEATED = (
@@ -503,7 +503,7 @@ for text in json.load(sys.stdin):
 
 
 def test_redaction_of_adversarial_texts_takes_linear_time() -> None:
-    """Time that grows with the square of the length would be many minutes of the processor here."""
+    """Quadratic time would take many minutes of CPU time here."""
     texts = [piece * (80_000 // len(piece)) for piece in REPEATED]
     texts += [start + piece * (400_000 // len(piece)) for start, piece in BEGUN.items()]
 

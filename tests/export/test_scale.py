@@ -12,7 +12,7 @@ from tests.builders import count_calls
 from tests.shapes import SHAPES, build_lines, measure_peak
 
 SMALL = 60
-"""Steps of the smaller session; deep enough that levels of a drawing are left out."""
+"""Steps of the smaller session. It is so deep that the drawing omits levels."""
 
 
 def consume(pieces: Any) -> int:
@@ -30,38 +30,38 @@ def test_an_export_of_twice_the_session_is_twice_as_long(shape: str, form: str) 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form: str) -> None:
-    def peak(count: int) -> int:
+    def measure_memory(count: int) -> int:
         lines = build_lines(shape, count)
         return measure_peak(lambda: consume(stream_export(lines, form)))
 
-    peak(SMALL)  # what is loaded and cached once
+    measure_memory(SMALL)  # warm up: load and cache
 
-    assert peak(8 * SMALL) < 2.5 * peak(4 * SMALL)
+    assert measure_memory(8 * SMALL) < 2.5 * measure_memory(4 * SMALL)
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str) -> None:
-    def work(count: int) -> int:
+    def count_work(count: int) -> int:
         lines = build_lines(shape, count)
         return count_calls(lambda: consume(stream_export(lines, form)))
 
-    work(SMALL)
+    count_work(SMALL)
 
-    assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
+    assert count_work(8 * SMALL) < 2.5 * count_work(4 * SMALL)
 
 
 @pytest.mark.parametrize("shape", ["far_compactions", "compactions", "labels_in_a_row"])
 def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
-    def work(count: int) -> int:
+    def count_work(count: int) -> int:
         lines = build_lines(shape, count)
         whole = read_snapshot(lines)
         root = next(iter(whole.tree.get_child_ids(whole.tree.get_child_ids(None)[0])))
         return count_calls(lambda: select_subtree(whole, root))
 
-    work(SMALL)
+    count_work(SMALL)
 
-    assert work(8 * SMALL) < 2.5 * work(4 * SMALL)
+    assert count_work(8 * SMALL) < 2.5 * count_work(4 * SMALL)
 
 
 def test_pages_and_texts_are_rendered_in_pieces() -> None:

@@ -1,4 +1,4 @@
-"""A snapshot has the same heads as the session. A path or subtree of it is a session of its own."""
+"""A snapshot has the same heads as the session. A path or subtree of it is a separate session."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from tests.strategies import marred_sessions, sessions
 BROKEN = b'{"type":"message","id":"deadbeef","parentId":"b","timestamp":"","branch":"main","message":{oops}}'
 
 
-def session_of(lines: list[bytes]) -> Session:
+def build_session(lines: list[bytes]) -> Session:
     store = MemoryStore()
     store.create(lines)
     return Session(store)
@@ -29,7 +29,7 @@ def session_of(lines: list[bytes]) -> Session:
 def test_a_snapshot_has_the_heads_of_the_session(data: bytes) -> None:
     lines = data.split(b"\n")[:-1]
     try:
-        session = session_of(lines)
+        session = build_session(lines)
     except FormatError:
         return
 
@@ -41,7 +41,7 @@ def test_a_snapshot_has_the_heads_of_the_session(data: bytes) -> None:
 @pytest.mark.parametrize("form", ["json", "jsonl", "md", "text"])
 def test_an_invalid_last_line_is_not_a_leaf(form: str) -> None:
     lines = build_file(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw, BROKEN)
-    session = session_of(lines.split(b"\n")[:-1])
+    session = build_session(lines.split(b"\n")[:-1])
     assert session.head.leaf == "b"
 
     whole, path = export(session.read_lines(), form), export(session.read_lines(), form, branch="HEAD")

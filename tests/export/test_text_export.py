@@ -26,7 +26,7 @@ DATA = Path(__file__).parent / "data"
 
 @pytest.mark.parametrize(("form", "name"), [("md", "story.md"), ("text", "story.txt")])
 def test_the_exported_story_matches_the_stored_text(form: str, name: str) -> None:
-    """SESSIONTREE_RECORD=1 writes the files anew, to be looked at before they are kept."""
+    """With SESSIONTREE_RECORD=1 the files are rewritten; review them before you commit."""
     made = export(make_story().read_lines(), form).content.decode()
     if os.environ.get("SESSIONTREE_RECORD"):
         (DATA / name).write_text(made)

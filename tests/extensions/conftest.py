@@ -20,7 +20,7 @@ Load = Callable[..., Awaitable["LoadedProject"]]
 
 
 class LoadedProject:
-    """A controller with its extensions, and what was told while they were loaded and since."""
+    """A controller with its extensions, and all events since they were loaded."""
 
     def __init__(self, controller: SessionController, extensions: ExtensionLoader) -> None:
         self.controller = controller
@@ -52,7 +52,7 @@ def user(home: Path) -> Path:
 
 @pytest.fixture
 def load(project: Path) -> Load:
-    """A controller with these answers to come, and what there is loaded."""
+    """Create a controller with scripted answers and load its extensions."""
 
     async def load_project(*answers: Any, files: tuple[str | Path, ...] = (), **options: Any) -> LoadedProject:
         options.setdefault("model", make_scripted_model("usual", *answers))

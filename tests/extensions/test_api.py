@@ -18,8 +18,8 @@ from sessiontree.extensions.project_trust import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
 from sessiontree.slash_commands.controller import SessionController
 from tests.slash_commands.conftest import (
-    Person,
     ScriptedModels,
+    ScriptedUser,
     make_scripted_model,
     record_events,
     run,
@@ -225,7 +225,7 @@ async def test_renderers_and_shortcuts_are_available_until_removed(tmp_path: Pat
 
 
 async def test_the_user_is_asked_through_the_ui(tmp_path: Path) -> None:
-    api = ExtensionApi("mine", make_controller(tmp_path, ui=Person("b")), UiRegistry())
+    api = ExtensionApi("mine", make_controller(tmp_path, ui=ScriptedUser("b")), UiRegistry())
 
     assert await api.ui.select("Which?", ["a", "b"]) == "b"
 

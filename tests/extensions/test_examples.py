@@ -12,7 +12,7 @@ from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
 from tests.extensions.conftest import EXAMPLES, Load
-from tests.slash_commands.conftest import Person, ScriptedModels, make_scripted_model, run, talk
+from tests.slash_commands.conftest import ScriptedModels, ScriptedUser, make_scripted_model, run, talk
 
 
 def test_every_example_has_a_test() -> None:
@@ -43,7 +43,9 @@ async def test_the_custom_summarizer_writes_the_summary(load: Load) -> None:
 async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
     cheap = make_scripted_model("cheap", "Many words were said.")
-    loaded = await load(files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person())
+    loaded = await load(
+        files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=ScriptedUser()
+    )
     talk(loaded.controller.session, *["word " * 400] * 12)
 
     await run(loaded.controller, "/compact count them")
@@ -61,7 +63,10 @@ async def test_if_the_cheap_model_fails_the_default_compacts(load: Load, monkeyp
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
     cheap = make_scripted_model("cheap", ModelError("scripted:cheap", "auth", "no key"))
     loaded = await load(
-        "Words were said.", files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person()
+        "Words were said.",
+        files=(EXAMPLES / "custom_compaction.py",),
+        models=ScriptedModels(cheap=cheap),
+        ui=ScriptedUser(),
     )
     talk(loaded.controller.session, *["word " * 400] * 12)
 
@@ -76,7 +81,7 @@ async def test_files_are_restored_to_their_state_at_a_turn(load: Load, project: 
     (project / "a.txt").write_text("first")
     (project / ".gitignore").write_text("*.log")
     (project / "build.log").write_text("built")
-    person = Person("yes", "yes", "no")
+    person = ScriptedUser("yes", "yes", "no")
     loaded = await load(
         [ToolCall("1", "write", {"path": "a.txt", "content": "second"})],
         "Written.",
@@ -122,7 +127,7 @@ async def test_the_todo_list_depends_on_the_branch(load: Load) -> None:
         [ToolCall("2", "todo", {"action": "done", "text": "tests"})],
         "Well done.",
         files=(EXAMPLES / "todo.py",),
-        ui=Person(),
+        ui=ScriptedUser(),
     )
     controller = loaded.controller
     await controller.submit("write tests, later")

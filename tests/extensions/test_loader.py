@@ -162,7 +162,7 @@ async def test_compiled_files_of_an_extension_are_never_run(load: Load, user: Pa
     package = (user / "extensions" if where == "found" else tmp_path) / "pack"
     write(package / "__init__.py", "from . import inside\ndef setup(api): api.word = inside.WORD\n")
     inside = write(package / "inside.py", "WORD = 'evil'\n")
-    # A cache that says that it needs no check: Python's own import would run it.
+    # A cache file marked as unchecked: Python's own import would run it.
     py_compile.compile(str(inside), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     assert Path(importlib.util.cache_from_source(str(inside))).exists()
     write(inside, "WORD = 'good'\n")

@@ -9,7 +9,7 @@ import pytest
 from sessiontree.agent.permission_rules import parse_rule
 from sessiontree.agent.permissions import Permissions
 from tests.extensions.conftest import Load, write
-from tests.slash_commands.conftest import Person
+from tests.slash_commands.conftest import ScriptedUser
 
 RULES = 'mode = "ask"\nallow = ["bash"]\ndeny = ["read:secret/**"]\n'
 
@@ -26,7 +26,7 @@ async def test_rules_of_a_project_apply_only_if_it_is_trusted(load: Load, rules:
     assert permissions.rules.deny == ()
     assert any("you have not trusted it" in text for text in loaded.notices)
 
-    person = Person("yes")
+    person = ScriptedUser("yes")
     loaded = await load(ui=person, permissions=permissions)
     assert "permissions.toml" in str(person.questions)
     assert permissions.effective_mode == "ask"
@@ -35,7 +35,7 @@ async def test_rules_of_a_project_apply_only_if_it_is_trusted(load: Load, rules:
 
 async def test_allow_rules_of_a_project_are_ignored_with_a_warning(load: Load, rules: Path) -> None:
     permissions = Permissions()
-    loaded = await load(ui=Person("yes"), permissions=permissions)
+    loaded = await load(ui=ScriptedUser("yes"), permissions=permissions)
 
     assert permissions.rules.allow == ()
     assert any("a project can only restrict" in text for text in loaded.notices)
@@ -45,7 +45,7 @@ async def test_a_project_cannot_make_the_mode_more_lenient(load: Load, rules: Pa
     rules.write_text('mode = "allow-all"\n')
     permissions = Permissions("read-only")
 
-    await load(ui=Person("yes"), permissions=permissions)
+    await load(ui=ScriptedUser("yes"), permissions=permissions)
 
     assert permissions.effective_mode == "read-only"
 
@@ -54,7 +54,7 @@ async def test_invalid_project_rules_make_agents_read_only(load: Load, rules: Pa
     rules.write_text("deny = 1\n")
     permissions = Permissions("allow-all")
 
-    loaded = await load(ui=Person("yes"), permissions=permissions)
+    loaded = await load(ui=ScriptedUser("yes"), permissions=permissions)
 
     assert permissions.effective_mode == "read-only"
     assert any("agents are read-only here" in text for text in loaded.notices)
@@ -62,7 +62,7 @@ async def test_invalid_project_rules_make_agents_read_only(load: Load, rules: Pa
 
 async def test_project_rules_are_read_again_on_reload(load: Load, rules: Path) -> None:
     permissions = Permissions("allow-all")
-    loaded = await load(ui=Person("yes", "yes"), permissions=permissions)
+    loaded = await load(ui=ScriptedUser("yes", "yes"), permissions=permissions)
 
     rules.write_text('mode = "allow-edits"\n')
     await loaded.extensions.reload()

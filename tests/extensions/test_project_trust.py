@@ -11,7 +11,7 @@ import pytest
 from sessiontree.extensions.loader import ExtensionModule
 from sessiontree.extensions.project_trust import MAX_FILES, read_extension_files
 from tests.extensions.conftest import Load, write
-from tests.slash_commands.conftest import Person
+from tests.slash_commands.conftest import ScriptedUser
 
 MARK = "from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n"
 
@@ -43,7 +43,7 @@ async def test_without_a_user_untrusted_extensions_are_skipped_and_reported_once
 
 
 async def test_a_declined_trust_dialog_is_shown_again_next_time(load: Load, project: Path, evil: Path) -> None:
-    person = Person("no", "yes")
+    person = ScriptedUser("no", "yes")
 
     assert (await load(ui=person)).names == []
     assert not has_run(project)
@@ -55,7 +55,7 @@ async def test_a_declined_trust_dialog_is_shown_again_next_time(load: Load, proj
 
 async def test_file_names_cannot_inject_text_into_the_dialog(load: Load, project: Path, evil: Path) -> None:
     write(evil / "extensions" / "a.py\n\nAll of these were checked.\x1b[2J\u202e\n.py", MARK)
-    person = Person("no")
+    person = ScriptedUser("no")
 
     await load(ui=person)
 
@@ -68,7 +68,7 @@ async def test_file_names_cannot_inject_text_into_the_dialog(load: Load, project
 async def test_trust_lasts_as_long_as_the_content_stays_the_same(
     load: Load, project: Path, evil: Path, user: Path
 ) -> None:
-    assert (await load(ui=Person("yes"))).names == ["evil"]
+    assert (await load(ui=ScriptedUser("yes"))).names == ["evil"]
     assert (await load()).names == ["evil"]
 
     file = user / "trust.json"
@@ -78,7 +78,7 @@ async def test_trust_lasts_as_long_as_the_content_stays_the_same(
 
 
 async def test_compiled_code_is_neither_trusted_nor_run(load: Load, evil: Path) -> None:
-    await load(ui=Person("yes"))
+    await load(ui=ScriptedUser("yes"))
 
     write(evil / "extensions" / "__pycache__" / "evil.cpython-311.pyc", "what any other program leaves there")
 
@@ -98,7 +98,7 @@ async def test_compiled_code_is_neither_trusted_nor_run(load: Load, evil: Path) 
     ],
 )
 async def test_any_change_asks_again(load: Load, project: Path, evil: Path, change) -> None:
-    await load(ui=Person("yes"))
+    await load(ui=ScriptedUser("yes"))
     (project / "ran").unlink()
 
     change(evil)
@@ -115,7 +115,7 @@ async def test_another_project_with_the_same_content_is_not_trusted(
 
     import sessiontree as st
 
-    await load(ui=Person("yes"))
+    await load(ui=ScriptedUser("yes"))
     shutil.copytree(project, tmp_path / "other")
 
     loaded = await load(session=st.create(cwd=tmp_path / "other"))
@@ -146,7 +146,7 @@ async def test_links_are_followed_and_circular_links_end(load: Load, evil: Path,
     target = write(tmp_path / "elsewhere.py", MARK)
     (evil / "extensions" / "link.py").symlink_to(target)
     (evil / "extensions" / "circle").symlink_to(evil / "extensions")
-    assert "link" in (await load(ui=Person("yes"))).names
+    assert "link" in (await load(ui=ScriptedUser("yes"))).names
 
     write(target, MARK + "# more\n")
 
@@ -157,7 +157,7 @@ async def test_unreadable_files_are_reported_and_pipes_do_not_block(load: Load, 
     os.mkfifo(evil / "extensions" / "pipe.py")
     (evil / "extensions" / "gone.py").symlink_to("nowhere")
 
-    loaded = await load(ui=Person("yes"))
+    loaded = await load(ui=ScriptedUser("yes"))
 
     assert loaded.names == ["evil"]
     assert any("pipe.py: not a regular file" in notice for notice in loaded.notices)
@@ -168,7 +168,7 @@ async def test_too_many_files_are_refused(load: Load, evil: Path, project: Path)
     for number in range(MAX_FILES + 1):
         (evil / "extensions" / f"{number}.txt").touch()
 
-    loaded = await load(ui=Person("yes"))
+    loaded = await load(ui=ScriptedUser("yes"))
 
     assert loaded.names == []
     assert any("too many or too large files" in notice for notice in loaded.notices)
@@ -177,7 +177,7 @@ async def test_too_many_files_are_refused(load: Load, evil: Path, project: Path)
 async def test_an_unreadable_trust_file_trusts_nothing(load: Load, project: Path, evil: Path, user: Path) -> None:
     write(user / "trust.json", "{")
 
-    loaded = await load(ui=Person("yes"))
+    loaded = await load(ui=ScriptedUser("yes"))
 
     assert loaded.names == []
     assert not has_run(project)
@@ -192,7 +192,7 @@ async def test_the_project_is_found_from_a_subfolder_and_the_home_is_not_a_proje
 
     below = project / "src" / "deep"
     below.mkdir(parents=True)
-    assert (await load(ui=Person("yes"), session=st.create(cwd=below))).names == ["evil"]
+    assert (await load(ui=ScriptedUser("yes"), session=st.create(cwd=below))).names == ["evil"]
 
     (project / "src" / ".git").mkdir()
     assert (await load(session=st.create(cwd=below))).names == []

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 Body: TypeAlias = dict[str, Any]
 Call: TypeAlias = tuple[str, str, Any]
-"""Id, name, and arguments: an object, or a text that is sent as it is."""
+"""Id, name and arguments: an object, or a text that is sent unchanged."""
 
 
 @dataclass(frozen=True)
@@ -18,39 +18,39 @@ class Answer:
     thinking: str = ""
     calls: tuple[Call, ...] = ()
     usage: dict[str, Any] | None = field(default_factory=lambda: {"prompt_tokens": 12, "completion_tokens": 5})
-    """As the protocol names its fields, by default as OpenAI does; `None` sends none."""
+    """With the field names of the protocol, by default those of OpenAI. `None` sends no usage."""
     finish: str | None = None
-    """As the protocol says it, by default what fits; an empty one is not sent."""
+    """The finish reason in the words of the protocol. `None` chooses a suitable one; an empty one is not sent."""
     piece: int = 4
-    """How many characters a fragment has."""
+    """Characters per fragment."""
     pause: float = 0
     """Seconds before the first fragment and after each one."""
     cut: bool = False
-    """Whether the connection is closed before the answer is whole."""
+    """Whether the connection is closed before the answer is complete."""
     signature: str = ""
-    """Of the thinking, where the protocol has one."""
+    """The signature of the thinking, if the protocol has one."""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     error: dict[str, Any] = field(default_factory=dict)
-    """With another status than 200: what is wrong."""
+    """The error, if the status is not 200."""
 
 
 class Dialect(NamedTuple):
-    """The events of an answer: those that it is made of, and those that tell its end. A text is sent as it is."""
+    """The events of an answer: its content, and its end. A text is sent unchanged."""
 
     begin: Callable[[Answer, Body], Iterator[Any]]
     end: Callable[[Answer, Body], Iterator[Any]]
 
 
 def find_dialect(path: str) -> Dialect:
-    """The protocol of the requests to a path."""
+    """Return the protocol of the requests to a path."""
     if path.endswith("/messages"):
-        return Dialect(_anthropic_begin, _anthropic_end)
+        return Dialect(_stream_anthropic, _end_anthropic)
     if path.endswith("/responses"):
-        return Dialect(_responses_begin, _responses_end)
+        return Dialect(_stream_response, _end_response)
     if ":streamGenerateContent" in path:
-        return Dialect(_google_begin, _google_end)
-    return Dialect(_completions_begin, _completions_end)
+        return Dialect(_stream_google, _end_google)
+    return Dialect(_stream_completion, _end_completion)
 
 
 def split_pieces(text: str, size: int) -> Iterator[str]:
@@ -64,22 +64,22 @@ def encode_arguments(arguments: Any) -> str:
 # OpenAI's chat completions
 
 
-def _completions_begin(answer: Answer, body: Body) -> Iterator[Any]:
-    for delta in _deltas(answer):
-        yield _chunk(body, [{"index": 0, "delta": delta, "finish_reason": None}])
+def _stream_completion(answer: Answer, body: Body) -> Iterator[Any]:
+    for delta in _iter_deltas(answer):
+        yield _build_chunk(body, [{"index": 0, "delta": delta, "finish_reason": None}])
 
 
-def _completions_end(answer: Answer, body: Body) -> Iterator[Any]:
+def _end_completion(answer: Answer, body: Body) -> Iterator[Any]:
     if answer.finish != "":
         reason = answer.finish or ("tool_calls" if answer.calls else "stop")
-        yield _chunk(body, [{"index": 0, "delta": {}, "finish_reason": reason}])
+        yield _build_chunk(body, [{"index": 0, "delta": {}, "finish_reason": reason}])
     if answer.usage is not None:
         total = sum(answer.usage.get(key, 0) for key in ("prompt_tokens", "completion_tokens"))
-        yield {**_chunk(body, []), "usage": {"total_tokens": total, **answer.usage}}
+        yield {**_build_chunk(body, []), "usage": {"total_tokens": total, **answer.usage}}
     yield "[DONE]"
 
 
-def _deltas(answer: Answer) -> Iterator[Body]:
+def _iter_deltas(answer: Answer) -> Iterator[Body]:
     yield {"role": "assistant", "content": ""}
     for piece in split_pieces(answer.thinking, answer.piece):
         yield {"reasoning_content": piece}
@@ -92,7 +92,7 @@ def _deltas(answer: Answer) -> Iterator[Body]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _chunk(body: Body, choices: list[Any]) -> Body:
+def _build_chunk(body: Body, choices: list[Any]) -> Body:
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -105,9 +105,9 @@ def _chunk(body: Body, choices: list[Any]) -> Body:
 # OpenAI's responses
 
 
-def _responses_begin(answer: Answer, body: Body) -> Iterator[Any]:
-    yield {"type": "response.created", "sequence_number": 0, "response": _response(body, "in_progress", [])}
-    for index, (item, events) in enumerate(_items(answer)):
+def _stream_response(answer: Answer, body: Body) -> Iterator[Any]:
+    yield {"type": "response.created", "sequence_number": 0, "response": _build_response(body, "in_progress", [])}
+    for index, (item, events) in enumerate(_iter_items(answer)):
         at = {"output_index": index, "sequence_number": 0}
         empty: Body = {"summary": [], "content": [], "arguments": ""}
         bare = {key: empty.get(key, value) for key, value in item.items()}
@@ -117,17 +117,17 @@ def _responses_begin(answer: Answer, body: Body) -> Iterator[Any]:
         yield {"type": "response.output_item.done", "item": item, **at}
 
 
-def _responses_end(answer: Answer, body: Body) -> Iterator[Any]:
+def _end_response(answer: Answer, body: Body) -> Iterator[Any]:
     if answer.finish == "":
         return
-    items = [item for item, _ in _items(answer)]
-    response = {**_response(body, "completed", items), "usage": answer.usage}
+    items = [item for item, _ in _iter_items(answer)]
+    response = {**_build_response(body, "completed", items), "usage": answer.usage}
     if answer.finish == "length":
         response |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     yield {"type": f"response.{response['status']}", "sequence_number": 0, "response": response}
 
 
-def _items(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
+def _iter_items(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
     if answer.thinking:
         summary = {"type": "summary_text", "text": answer.thinking}
         part = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
@@ -153,7 +153,7 @@ def _items(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
         yield {**item, "arguments": encode_arguments(arguments)}, deltas
 
 
-def _response(body: Body, status: str, output: list[Body]) -> Body:
+def _build_response(body: Body, status: str, output: list[Body]) -> Body:
     return {
         "id": "resp_1",
         "object": "response",
@@ -170,18 +170,18 @@ def _response(body: Body, status: str, output: list[Body]) -> Body:
 # Anthropic's messages
 
 
-def _anthropic_begin(answer: Answer, body: Body) -> Iterator[Any]:
+def _stream_anthropic(answer: Answer, body: Body) -> Iterator[Any]:
     message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": body["model"]}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": {**(answer.usage or {}), "output_tokens": 1}}
     yield {"type": "message_start", "message": message}
-    for index, (block, deltas) in enumerate(_anthropic_blocks(answer)):
+    for index, (block, deltas) in enumerate(_iter_anthropic_blocks(answer)):
         yield {"type": "content_block_start", "index": index, "content_block": block}
         for delta in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
 
 
-def _anthropic_end(answer: Answer, body: Body) -> Iterator[Any]:
+def _end_anthropic(answer: Answer, body: Body) -> Iterator[Any]:
     if answer.finish == "":
         return
     reason = answer.finish or ("tool_use" if answer.calls else "end_turn")
@@ -190,7 +190,7 @@ def _anthropic_end(answer: Answer, body: Body) -> Iterator[Any]:
     yield {"type": "message_stop"}
 
 
-def _anthropic_blocks(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
+def _iter_anthropic_blocks(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
     if answer.thinking:
         thoughts = [
             {"type": "thinking_delta", "thinking": piece} for piece in split_pieces(answer.thinking, answer.piece)
@@ -209,22 +209,22 @@ def _anthropic_blocks(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
 # Google's
 
 
-def _google_begin(answer: Answer, body: Body) -> Iterator[Any]:
+def _stream_google(answer: Answer, body: Body) -> Iterator[Any]:
     for piece in split_pieces(answer.thinking, answer.piece):
-        yield _candidate({"text": piece, "thought": True})
+        yield _build_candidate({"text": piece, "thought": True})
     for piece in split_pieces(answer.text, answer.piece):
-        yield _candidate({"text": piece})
+        yield _build_candidate({"text": piece})
     for id, name, arguments in answer.calls:
         signed = {"thoughtSignature": answer.signature} if answer.signature else {}
-        yield _candidate({"functionCall": {"id": id, "name": name, "args": arguments}, **signed})
+        yield _build_candidate({"functionCall": {"id": id, "name": name, "args": arguments}, **signed})
 
 
-def _google_end(answer: Answer, body: Body) -> Iterator[Any]:
+def _end_google(answer: Answer, body: Body) -> Iterator[Any]:
     if answer.finish == "":
         return
     candidate = {"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": answer.finish or "STOP"}
     yield {"candidates": [candidate], "usageMetadata": answer.usage, "responseId": "g1"}
 
 
-def _candidate(part: Body) -> Body:
+def _build_candidate(part: Body) -> Body:
     return {"candidates": [{"content": {"role": "model", "parts": [part]}}], "responseId": "g1"}

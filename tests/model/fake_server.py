@@ -1,11 +1,11 @@
 """A model server on the loopback address that answers from a script, in the protocol of each request.
 
     with FakeServer(["Hello", calls(("c1", "read", {"path": "a.py"})), fail(429, retry_after=0.1)]) as server:
-        server.url       # what a base_url is set to
+        server.url       # for a base_url
         server.requests  # the body of every request, oldest first
 
-An answer is a text, an `Answer`, or a function of the request's body that gives one. Each request takes the
-next; when there is none left, the server says so with a 400.
+An answer is a text, an `Answer`, or a function that returns one for the body of a request. Each request takes
+the next answer. If there is none left, the server responds with status 400.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from tests.model.dialects import Call, find_dialect
 
 
 def calls(*made: Call, text: str = "", **options: Any) -> Answer:
-    """An answer that calls tools, arguments in fragments."""
+    """Return an answer that calls tools, with the arguments in fragments."""
     return Answer(text=text, calls=made, **options)
 
 
 def slow(text: str = "word " * 200, pause: float = 0.05, **options: Any) -> Answer:
-    """An answer that takes long, word by word."""
+    """Return an answer that is streamed slowly, word by word."""
     return Answer(text=text, pause=pause, piece=5, **options)
 
 
 def cut(text: str = "This is not the whole", **options: Any) -> Answer:
-    """An answer whose connection breaks before its end."""
+    """Return an answer whose connection breaks before its end."""
     return Answer(text=text, cut=True, **options)
 
 
 def fail(status: int, message: str = "", *, code: str | None = None, retry_after: float | str | None = None) -> Answer:
-    """A refusal with this status."""
+    """Return an error response with this status."""
     headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
     error = {"message": message or f"refused with {status}", "type": "error", "code": code}
     return Answer(status=status, headers=headers, error=error)
 
 
 def overflow(window: int = 4096) -> Answer:
-    """The refusal of a conversation that is too long, as OpenAI words it."""
+    """Return the error for a conversation that is too long, in the words of OpenAI."""
     message = f"This model's maximum context length is {window} tokens. However, your messages resulted in more."
     return fail(400, message, code="context_length_exceeded")
 
@@ -65,13 +65,13 @@ class FakeServer:
     ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
-        """Of each request, names in lower case."""
+        """The headers of each request, with names in lower case."""
         self.disconnects = 0
-        """How many clients went away before their answer was whole."""
+        """How many clients disconnected before their answer was complete."""
         self.models = None if models is None else list(models)
-        """What it says it serves; `None` for a server of something else."""
+        """The models that it lists; `None` for a server without models."""
         self.window = window
-        """Its context, told as llama.cpp does."""
+        """The context window, reported like llama.cpp."""
         self._answers = list(answers)
         self._changed = threading.Condition()
         self._closed = threading.Event()
@@ -88,7 +88,7 @@ class FakeServer:
             self._answers.extend(answers)
 
     def wait_for(self, condition: Callable[[Self], bool], seconds: float = 60) -> bool:
-        """Wait until `condition` of this server is true, or time is up; says which."""
+        """Wait until `condition` is true for this server. Return whether it became true in time."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self), seconds)
 
@@ -130,7 +130,7 @@ class _Http(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 64
     live: set[socket.socket]
-    """Connections that are open, for those who keep them."""
+    """The open connections."""
 
     def server_activate(self) -> None:
         self.live = set()
@@ -145,11 +145,11 @@ class _Http(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients go away in these tests; that is no news."""
+        """Ignore clients that disconnect."""
 
 
 class _Gone(Exception):
-    """The client went away."""
+    """The client disconnected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -219,11 +219,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(raw), raw))
 
     def _pause(self, seconds: float) -> None:
-        """Wait, and notice a client that goes away meanwhile."""
+        """Wait. Raises an error if the client disconnects."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             readable, _, _ = select.select([self.connection], [], [], min(left, 0.05))
             if self.script.closed or (readable and not self.connection.recv(1, socket.MSG_PEEK)):
                 raise _Gone
             if readable:
-                time.sleep(min(left, 0.05))  # it has sent its next request already
+                time.sleep(min(left, 0.05))  # it already sent its next request

@@ -1,4 +1,4 @@
-"""The real local model for tests: its weights, fetched once into a folder that outlives them.
+"""The real local model for tests. Its weights are downloaded once into a permanent folder.
 
 from tests.model.local_weights import local_model  # a fixture; mark the test `local`
 """
@@ -17,7 +17,7 @@ CACHE = Path(__file__).parents[2] / ".models"
 
 @pytest.fixture
 def local_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
-    """The local model, ready to be asked."""
+    """The local model, ready for requests."""
     here = home / ".sessiontree" / "models"
     here.parent.mkdir(parents=True, exist_ok=True)
     with monkeypatch.context() as elsewhere:

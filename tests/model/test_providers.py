@@ -8,7 +8,7 @@ from sessiontree.config import Config, ModelSettings
 from sessiontree.model.providers import LOCAL_SERVERS, PROVIDERS, ServedModels, list_known_models, query_server
 from sessiontree.model.selection import list_model_names
 from tests.model.fake_server import FakeServer
-from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture that is always used
+from tests.model.test_selection import remove_all_models  # noqa: F401 - a fixture that is always used
 
 OLLAMA, LLAMACPP = LOCAL_SERVERS["ollama"], LOCAL_SERVERS["llamacpp"]
 

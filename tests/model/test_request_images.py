@@ -1,4 +1,4 @@
-"""Images: the newest that fit are sent."""
+"""Images: only the newest that fit are sent."""
 
 from sessiontree.model.request_images import MAX_TOTAL_IMAGE_BYTES, ImageFilter, RequestImage
 

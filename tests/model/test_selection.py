@@ -27,7 +27,7 @@ ADDRESSES = ("OLLAMA_HOST", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "OLLAMA_CONTEXT_
 
 
 @pytest.fixture(autouse=True)
-def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def remove_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """No keys, no servers, no weights."""
     for provider in PROVIDERS.values():
         for variable in (*provider.keys, provider.url_variable):
@@ -41,7 +41,7 @@ def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the weights of the local model were here."""
+    """Pretend that the weights of the local model are installed."""
     file = Path(local_model.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
@@ -154,7 +154,7 @@ def test_openai_itself_uses_the_responses_api(monkeypatch: pytest.MonkeyPatch) -
     assert find_model("openai:gpt-5").info.api == "openai-responses"
 
 
-# What is there
+# Available models
 
 
 def test_without_any_model_the_error_explains_the_setup() -> None:
@@ -261,7 +261,7 @@ def test_a_server_without_models_is_not_used() -> None:
         find_model("ollama")
 
 
-# Offers
+# Candidates
 
 
 def test_every_provider_is_listed_with_its_missing_variable() -> None:

@@ -1,4 +1,4 @@
-"""`st.navigate`, `st.compact` and `st.merge` are the methods of a branch, by another spelling."""
+"""`st.navigate`, `st.compact` and `st.merge` do the same as the methods of a branch."""
 
 from __future__ import annotations
 

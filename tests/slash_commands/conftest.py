@@ -22,8 +22,8 @@ from sessiontree.slash_commands.host import HeadlessHost
 MakeController = Callable[..., SessionController]
 
 
-class Person(NoUi):
-    """Somebody who answers what was said beforehand, and chooses what contains it."""
+class ScriptedUser(NoUi):
+    """A user with scripted answers. An answer selects the option that contains it."""
 
     has_person = True
 
@@ -48,7 +48,7 @@ class Person(NoUi):
 
 
 class ScriptedModels:
-    """Models by name, each of which answers from a script."""
+    """Scripted models by name."""
 
     def __init__(self, **models: ScriptedModel) -> None:
         self.models = {f"scripted:{name}": model for name, model in models.items()}
@@ -63,7 +63,7 @@ class ScriptedModels:
 
 
 class FakeHost(HeadlessHost):
-    """A front end that keeps what it is given."""
+    """A front end that records its calls."""
 
     def __init__(self, choice: str | None = None) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 @pytest.fixture
 def make_controller(session: Session) -> MakeController:
-    """A controller whose model has these answers to come."""
+    """Create a controller whose model has scripted answers."""
 
     def make(*answers: Any, **options: Any) -> SessionController:
         options.setdefault("model", make_scripted_model("usual", *answers))
@@ -114,13 +114,13 @@ def take_agent_options(options: dict[str, Any]) -> AgentOptions:
 
 
 def talk(session: Session, *texts: str) -> list[str]:
-    """User and assistant in turns; the ids."""
+    """Append user and assistant messages in turns. Return their ids."""
     speakers = [st.user, st.assistant]
     return [session.append(speakers[turn % 2](text)).id for turn, text in enumerate(texts)]
 
 
 async def run(controller: SessionController, line: str) -> str:
-    """What a command has to say."""
+    """Run a command line and return its output."""
     return (await controller.submit(line)).text
 
 

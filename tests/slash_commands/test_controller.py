@@ -34,7 +34,7 @@ from tests.slash_commands.conftest import MakeController, ScriptedModels, make_s
 
 
 def list_messages(branch: Branch) -> list[str]:
-    """The messages of a branch."""
+    """Return the messages of a branch."""
     return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
 
 
@@ -196,7 +196,7 @@ async def test_shell_output_is_stored_after_the_turn_of_a_new_model(
 
 
 async def wait_for_output(at: SessionController) -> None:
-    """Wait until a command of the shell has said so."""
+    """Wait until a shell command has printed something."""
     said = asyncio.Event()
     off = at.hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) else None)
     await asyncio.wait_for(said.wait(), 20)
@@ -249,14 +249,14 @@ async def test_navigation_handlers_can_navigate(
     at = make_controller("A summary.", "Another.")
     told_of = record_events(at)
 
-    async def goes_elsewhere(event: Event, context: object) -> None:
+    async def navigate_elsewhere(event: Event, context: object) -> None:
         off()
         at.ensure_idle()
         await at.branch_here("kept")
         await at.navigate(first)
         await at.fork()
 
-    off = at.hooks.on(told, goes_elsewhere)
+    off = at.hooks.on(told, navigate_elsewhere)
     await run(at, "/pop" if told is Navigated else "/merge side")
 
     assert [event.text for event in told_of if isinstance(event, Notice)] == []
@@ -270,11 +270,11 @@ async def test_abort_stops_waiting_for_navigation_handlers(make_controller: Make
     at = make_controller("A summary.")
     called = asyncio.Event()
 
-    async def takes_its_time(event: Event, context: object) -> None:
+    async def wait_long(event: Event, context: object) -> None:
         called.set()
         await asyncio.Event().wait()
 
-    at.hooks.on(Navigated, takes_its_time)
+    at.hooks.on(Navigated, wait_long)
     popping = asyncio.create_task(run(at, "/pop"))
     await asyncio.wait_for(called.wait(), 20)
     at.abort()
@@ -296,7 +296,7 @@ async def test_closing_during_a_summary_changes_nothing(make_controller: MakeCon
 
 
 async def wait_for_request(at: SessionController) -> None:
-    """Wait until the model is asked."""
+    """Wait until the model gets a request."""
     async with asyncio.timeout(60):
         while not at.model.requests:
             await asyncio.sleep(0.01)
@@ -339,7 +339,7 @@ async def test_an_empty_new_session_is_deleted_on_leaving(make_controller: MakeC
     first = st.create(cwd=session.cwd)
     at = make_controller("Hello.", session=first, fresh=True)
 
-    await at.open_session(first.id)  # it is the same one
+    await at.open_session(first.id)  # the same session
     assert first.file.exists()
     await at.create_session()
     assert not first.file.exists()
@@ -437,7 +437,7 @@ async def test_off_head_switching_does_not_change_the_current_branch(
     assert list_messages(session.branch("third")) == ["one", "1", "go on", "Third."]
     await run(at, "/switch main")
     await run(at, "/switch third")
-    assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
+    assert session.heads.current == "third"  # from the current branch, a switch moves `HEAD`
 
 
 async def test_the_controller_keeps_its_branch_when_another_program_switches(

@@ -1,6 +1,6 @@
-"""Handlers that fail at any event while somebody works through the commands: everything is done all the same.
+"""Handlers that fail at any event while a user runs all commands: every command still works.
 
-A tool call whose guard fails is blocked; its result, which says so, is written in the same place.
+A tool call whose permission check fails is blocked, and its error result is written in the same place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINES = (
 )  # fmt: skip
 
 NEVER = {"tool_denied", "tool_update", "retry_scheduled", "queue_changed", "compact_failed", "notice"}
-"""Events that these commands do not bring about, or that only listeners are shown."""
+"""Events that these commands do not cause, or that only listeners get."""
 
 
 @tool
@@ -34,7 +34,7 @@ def look() -> str:
 
 
 async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list[str]]:
-    """The types of all entries of the last two sessions, and what was told."""
+    """Return the types of all entries of the last two sessions, and the notices."""
     long = "word" * 2500
     answers = [[ToolCall("1", "look", {})], *[long] * 12]
     large = make_scripted_model("large", *[long] * 12)
@@ -69,7 +69,7 @@ def return_junk(event: object, context: object) -> Any:
 
 @pytest.fixture(scope="module")
 def whole() -> list[str]:
-    """What is there when nothing fails."""
+    """The result without failures."""
     types, notices = asyncio.run(run_scenario(None, None))
     assert not notices
     assert {"compaction", "branch_summary", "branch_point", "model_change"} <= set(types)

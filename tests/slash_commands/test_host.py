@@ -20,7 +20,7 @@ from sessiontree.model.scripted import ScriptedModel
 from sessiontree.slash_commands.controller import SessionController
 from tests.cli.test_branch_ops import server as server
 from tests.model.fake_server import FakeServer, calls
-from tests.slash_commands.conftest import Person, ScriptedModels
+from tests.slash_commands.conftest import ScriptedModels, ScriptedUser
 
 PWD = ToolCall("c1", "bash", {"command": "pwd"})
 
@@ -67,7 +67,7 @@ async def test_an_agent_runs_tools_in_the_current_folder(here: Path, there: Path
 async def test_the_user_is_asked_whether_tools_may_use_the_session_folder(
     here: Path, there: Path, confirmed: bool
 ) -> None:
-    person = Person("yes" if confirmed else "no")
+    person = ScriptedUser("yes" if confirmed else "no")
     session = st.create(cwd=there)
     controller = SessionController(
         session,
@@ -90,7 +90,10 @@ async def test_the_user_is_asked_whether_tools_may_use_the_session_folder(
 async def test_the_current_folder_and_missing_folders_need_no_confirmation(here: Path, there: Path) -> None:
     for folder in (here, there / "gone", there.parent / "there" / ".." / "here"):
         controller = SessionController(
-            st.create(cwd=folder), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), ui=Person()
+            st.create(cwd=folder),
+            models=ScriptedModels(),
+            options=AgentOptions(tools=builtin_tools()),
+            ui=ScriptedUser(),
         )
         await controller.start()
 
@@ -103,7 +106,7 @@ async def test_the_question_is_asked_once_for_each_session(here: Path, there: Pa
     other.close()
     own = st.create("own", cwd=here)
     own.append(st.user("Hello"))
-    person = Person("yes")
+    person = ScriptedUser("yes")
     controller = SessionController(
         own,
         model=ScriptedModel([PWD, "Done."]),
@@ -129,7 +132,7 @@ async def test_the_question_is_asked_once_for_each_session(here: Path, there: Pa
 async def test_a_folder_name_cannot_inject_text_into_the_dialog(here: Path, there: Path) -> None:
     odd = there / "a\n\nThis was checked.\x1b[2J"
     odd.mkdir()
-    person = Person("no")
+    person = ScriptedUser("no")
     controller = SessionController(st.create(cwd=odd), models=ScriptedModels(), ui=person)
 
     await controller.start()

@@ -22,8 +22,8 @@ from sessiontree.session import Session
 from tests.slash_commands.conftest import (
     FakeHost,
     MakeController,
-    Person,
     ScriptedModels,
+    ScriptedUser,
     make_scripted_model,
     record_events,
     run,
@@ -93,7 +93,7 @@ async def test_the_last_answer_is_copied_or_shown_without_a_clipboard(
 
 async def test_the_model_command_changes_the_model(make_controller: MakeController, session: Session) -> None:
     large = make_scripted_model("large", "From the large one.")
-    at = make_controller("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
+    at = make_controller("From the usual one.", models=ScriptedModels(large=large), ui=ScriptedUser("large"))
     await at.submit("one")
 
     assert await run(at, "/model") == "Model: scripted:large"
@@ -107,7 +107,7 @@ async def test_the_model_command_changes_the_model(make_controller: MakeControll
 
 
 async def test_without_available_models_the_model_command_explains_why(make_controller: MakeController) -> None:
-    person = Person()
+    person = ScriptedUser()
 
     with pytest.raises(NotFound, match="not found"):
         await run(make_controller(model=None, models=ScriptedModels(), ui=person), "/model")
@@ -152,7 +152,7 @@ async def test_the_thinking_level_is_shown_and_changed(make_controller: MakeCont
 
 
 async def test_dialogs_preselect_the_current_level_and_model(make_controller: MakeController) -> None:
-    person = Person("high", "low", "usual")
+    person = ScriptedUser("high", "low", "usual")
     at = make_controller(
         ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other"))
     )
@@ -165,7 +165,7 @@ async def test_dialogs_preselect_the_current_level_and_model(make_controller: Ma
 
 
 async def test_thinking_without_a_model_is_refused_without_a_dialog(make_controller: MakeController) -> None:
-    person = Person()
+    person = ScriptedUser()
 
     with pytest.raises(InvalidOperation, match="no model: choose one"):
         await run(make_controller(model=None, ui=person), "/thinking")

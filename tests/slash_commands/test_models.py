@@ -13,7 +13,7 @@ from tests.slash_commands.conftest import ScriptedModels
 
 
 class DefaultModels(ScriptedModels):
-    """Models by name, and a usual one."""
+    """Models by name, and a default model."""
 
     def __init__(self) -> None:
         super().__init__(old=ScriptedModel())

@@ -9,7 +9,7 @@ from sessiontree.core.messages import user
 from sessiontree.errors import Conflict, InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
 from sessiontree.session import Session
-from tests.slash_commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
+from tests.slash_commands.conftest import FakeHost, MakeController, ScriptedUser, record_events, run, talk
 
 
 def list_messages(session: Session) -> list[str]:
@@ -30,7 +30,7 @@ async def test_the_tree_command_navigates_to_the_chosen_entry(
 ) -> None:
     first, answer, *_ = talk(session, "one", "1", "two", "2")
     screen = FakeHost(choice=first)
-    at = make_controller(ui=Person("No summary"), host=screen)
+    at = make_controller(ui=ScriptedUser("No summary"), host=screen)
 
     await run(at, "/tree")
 
@@ -47,7 +47,7 @@ async def test_an_abandoned_branch_can_be_summarized_with_a_focus(
     make_controller: MakeController, session: Session
 ) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
-    at = make_controller("We tried two.", ui=Person("focus", "the numbers"))
+    at = make_controller("We tried two.", ui=ScriptedUser("focus", "the numbers"))
 
     await run(at, f"/tree {answer}")
 
@@ -61,7 +61,7 @@ async def test_the_user_can_write_the_summary_of_an_abandoned_branch(
     make_controller: MakeController, session: Session
 ) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
-    at = make_controller(ui=Person("myself", " Two was no good.\n"))
+    at = make_controller(ui=ScriptedUser("myself", " Two was no good.\n"))
 
     assert "with a summary" in await run(at, f"/tree {answer}")
 
@@ -77,7 +77,7 @@ async def test_an_empty_summary_cancels_the_move(
 ) -> None:
     *_, last = talk(session, "one", "1")
 
-    await run(make_controller(ui=Person(way, words)), "/tree root")
+    await run(make_controller(ui=ScriptedUser(way, words)), "/tree root")
 
     assert session.head.leaf == last
 
@@ -87,7 +87,7 @@ async def test_cancelling_the_summary_dialog_cancels_the_move(
 ) -> None:
     *_, last = talk(session, "one", "1")
 
-    await run(make_controller(ui=Person(None)), "/tree root")
+    await run(make_controller(ui=ScriptedUser(None)), "/tree root")
 
     assert session.head.leaf == last
 
@@ -192,7 +192,7 @@ async def test_branches_without_a_name_are_numbered(make_controller: MakeControl
 async def test_switch_takes_a_branch_or_an_entry_or_asks(make_controller: MakeController, session: Session) -> None:
     _, answer = talk(session, "one", "1")
     session.create_branch("side")
-    at = make_controller(ui=Person("side"))
+    at = make_controller(ui=ScriptedUser("side"))
 
     await run(at, "/switch main")
     assert session.head.leaf == answer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from tests.slash_commands.conftest import MakeController, Person, run, talk
+from tests.slash_commands.conftest import MakeController, ScriptedUser, run, talk
 
 
 async def test_new_fork_and_resume_stay_in_the_database(
@@ -16,7 +16,7 @@ async def test_new_fork_and_resume_stay_in_the_database(
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     session = st.create("auth", cwd=tmp_path)
     talk(session, "one", "1", "two", "2")
-    at = make_controller("An answer.", session=session, ui=Person("two"), cwd=str(tmp_path))
+    at = make_controller("An answer.", session=session, ui=ScriptedUser("two"), cwd=str(tmp_path))
 
     assert session.location in await run(at, "/session")
     await run(at, "/fork")

@@ -145,8 +145,8 @@ async def test_a_completed_word_is_one_argument(make_controller: MakeController,
         assert at.commands.complete(at, line) == Completion(start=len("/tree "), choices=('"two ways"',))
     assert at.commands.complete(at, '/label "two ways" "two').start == len('/label "two ways" ')
     assert at.commands.complete(at, '/tree "two ways"').choices == ()
-    assert at.commands.complete(at, "/tree bo").choices == ()  # there is no way to type it
-    assert at.commands.complete(at, "/resume tw").choices == ("two nights",)  # it takes all that follows
+    assert at.commands.complete(at, "/tree bo").choices == ()  # it cannot be typed
+    assert at.commands.complete(at, "/resume tw").choices == ("two nights",)  # it takes the rest of the line
     await run(at, '/tree "two ways"')
     assert session.heads.leaf is None
     await run(at, "/resume two nights")

@@ -15,8 +15,8 @@ from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionSh
 from sessiontree.session import Session
 from tests.slash_commands.conftest import (
     MakeController,
-    Person,
     ScriptedModels,
+    ScriptedUser,
     make_scripted_model,
     record_events,
     run,
@@ -41,7 +41,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     make_controller: MakeController, session: Session, command: str
 ) -> None:
     *_, last = talk(session, "one", "1", "two", "2")
-    at = make_controller("Two again.", ui=Person("two"))
+    at = make_controller("Two again.", ui=ScriptedUser("two"))
     told = record_events(at)
 
     await run(at, command)
@@ -100,7 +100,7 @@ async def test_another_session_is_resumed_with_its_model(make_controller: MakeCo
     other.append(st.assistant("that", provider="scripted", model="large"))
     other.close()
     large = make_scripted_model("large", "Still that.")
-    at = make_controller(models=ScriptedModels(large=large), ui=Person("other"))
+    at = make_controller(models=ScriptedModels(large=large), ui=ScriptedUser("other"))
 
     await run(at, "/resume")
 

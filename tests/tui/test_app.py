@@ -137,7 +137,7 @@ async def test_double_escape_does_nothing_while_the_editor_has_text(running: Run
         assert len(app.app.screen_stack) == 1
 
 
-# What commands need is chosen
+# Choosing missing arguments
 
 
 async def test_branches_command_switches_to_the_chosen_branch(running: Running, talk: Session) -> None:
@@ -317,7 +317,7 @@ async def test_an_exported_page_opens_in_the_browser_if_there_is_a_display(
         assert opened[1] == next(path for path in project.iterdir() if path.name != "page.html").as_uri()
 
 
-# Others
+# Other processes
 
 
 async def test_another_process_is_reported_and_can_be_followed(running: Running, talk: Session) -> None:

@@ -232,7 +232,7 @@ async def test_aborting_moves_queued_prompts_to_the_editor(running: Running) -> 
         assert await app.wait_until(lambda: app.editor.text == "Second")
 
 
-# While a summary is made
+# During a summary
 
 
 class Slowly:
@@ -770,7 +770,7 @@ async def test_the_end_stays_visible_unless_the_user_scrolled_up(running: Runnin
         await app.wait_for_text("short")
 
 
-# Nothing is lost
+# Drafts
 
 
 async def test_a_draft_is_restored_after_a_crash(running: Running) -> None:
@@ -889,7 +889,7 @@ async def test_a_prompt_aborted_before_it_was_written_is_restored_to_the_editor(
         assert "Cancelled" not in app.screen
 
 
-# Ending
+# Quitting
 
 
 async def test_control_c_clears_and_twice_quits(running: Running) -> None:

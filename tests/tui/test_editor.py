@@ -291,9 +291,7 @@ async def test_a_long_paste_is_always_a_prompt(running: Running, project: Path, 
         await app.press("enter")
         await app.wait_for_text("⋯ ")
         await app.press("escape")
-        await app.wait_until(
-            lambda: app.editor.text.startswith("[paste 3: 21 lines")
-        )  # and is so when it is given back
+        await app.wait_until(lambda: app.editor.text.startswith("[paste 3: 21 lines"))  # also after it is restored
         await app.press("enter")
         await app.wait_until(lambda: len(app.model.requests) == 2)
         await app.wait_until_idle()
