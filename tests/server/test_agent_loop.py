@@ -1,4 +1,4 @@
-"""The workshop: an event loop of its own for what takes its time."""
+"""The agent loop: a separate event loop for long-running work."""
 
 from __future__ import annotations
 

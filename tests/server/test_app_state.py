@@ -1,4 +1,4 @@
-"""What a server holds, and that it lets go of all of it."""
+"""The state of a server, and that closing releases all of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.server.test_roles import list_api_routes
 
 
 async def open_three_and_delete_one(client: httpx.AsyncClient, env: ServerEnv, serving: AppState) -> list[Path]:
-    """The files of sessions with something to write when they are closed; the first one's is there no more."""
+    """Open three sessions that write a line on closing, delete the first file, and return the files."""
     for id in [env.create_session() for _ in range(3)]:
         made = await client.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": False})
         assert made.status_code == 201, made.text
@@ -24,7 +24,7 @@ async def open_three_and_delete_one(client: httpx.AsyncClient, env: ServerEnv, s
 
 
 def list_closed(files: list[Path]) -> list[bool]:
-    """Which sessions have written down where they are, as the last thing."""
+    """Return for each session whether its last line is the head record of closing."""
     return [b"sessiontree.head" in file.read_bytes().splitlines()[-1] for file in files]
 
 

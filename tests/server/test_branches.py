@@ -1,4 +1,4 @@
-"""Moving over HTTP: branches, navigation, undo, labels, forks, merges, copies; and the handlers that are asked."""
+"""Branch operations over HTTP: navigation, undo, labels, forks, merges and copies, with their handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def env(tmp_path: Path) -> ServerEnv:
 
 @pytest.fixture
 def id(env: ServerEnv) -> str:
-    """A session with a branch `other` that goes on from `main`."""
+    """A session with a branch `other` that continues from `main`."""
     session = env.create_session()
     with st.open(session) as opened:
         other = opened.create_branch("other", current=False)

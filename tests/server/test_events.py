@@ -1,4 +1,4 @@
-"""Live events of a session: every one once and in order, whoever wrote it and however often a client comes back."""
+"""Live events of a session: each exactly once and in order, from any writer and after any number of reconnects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLIENTS, ENTRIES = 12, 120
 
 @pytest.fixture
 async def real_client(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a real_client server."""
+    """A client of a real server."""
     with run_server(env) as base:
         async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             yield client
@@ -50,18 +50,18 @@ async def test_entries_of_another_process_are_streamed(env: ServerEnv, real_clie
     heard: list[ServerSentEvent] = []
     written: list[str] = []
 
-    def elsewhere() -> None:
+    def append_elsewhere() -> None:
         with st.open(id) as other:
             written.append(other.head.append(st.user("from elsewhere")).id)
 
-    # Well before the stream would look again by itself.
+    # Well before the next poll of the stream.
     async with asyncio.timeout(60), real_client.stream("GET", path) as answer:
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "entry":
                 break
-            if not written:  # it listens, and has been told where the branches are
-                await asyncio.to_thread(elsewhere)
+            if not written:  # the stream is open and has sent the heads
+                await asyncio.to_thread(append_elsewhere)
 
     assert list_ids(heard) == written
     row = heard[-1].data["entry"]
@@ -84,7 +84,7 @@ async def test_heads_are_sent_at_the_start_and_when_they_move(env: ServerEnv, re
 async def test_a_stream_from_the_start_sends_all_entries(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:
-        session.head.extend([st.user(f"entry {number}") for number in range(450)])  # more than are read at once
+        session.head.extend([st.user(f"entry {number}") for number in range(450)])  # more than one read returns
     beginning = SessionPosition(0, f"{zlib.crc32(id.encode()):08x}")
 
     heard = await read_until(real_client, f"/api/sessions/{id}/events", match_text("entry 449"), after=str(beginning))
@@ -129,7 +129,7 @@ async def test_clients_that_disconnect_and_reconnect_miss_nothing(
         for turn in range(ENTRIES // 4):
             await post("entries", {"role": "user", "text": f"{branch} {turn}", "branch": branch})
 
-    def outside() -> None:
+    def write_outside() -> None:
         with st.open(id) as other:
             branch = other.create_branch("outside", current=False)
             for turn in range(ENTRIES // 4):
@@ -137,7 +137,7 @@ async def test_clients_that_disconnect_and_reconnect_miss_nothing(
 
     async with asyncio.timeout(60):
         clients = [asyncio.create_task(client(seed)) for seed in range(CLIENTS)]
-        await asyncio.gather(*(writer(number) for number in range(3)), asyncio.to_thread(outside))
+        await asyncio.gather(*(writer(number) for number in range(3)), asyncio.to_thread(write_outside))
         await post("entries", {"role": "user", "text": "the end", "branch": "main"})
         heard = await asyncio.gather(*clients)
 

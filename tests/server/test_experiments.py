@@ -79,7 +79,7 @@ async def test_an_experiment_without_a_process_is_shown(env: ServerEnv, client: 
 
 
 def start_runs(opened: Session, experiment: str) -> None:
-    """Begin the first run of an experiment."""
+    """Start the first run of an experiment."""
     data = {"experiment": experiment, "arm": "a", "number": 1, "branch": "ab-1/a-1"}
     branch = opened.create_branch("ab-1/a-1", at="HEAD", current=False)
     branch.append(st.AgentAction(action="spawn", agent="ab-1/a-1", data=data))

@@ -1,4 +1,4 @@
-"""Exports over HTTP: each in a process of its own, few at once, within limits, with their progress."""
+"""Exports over HTTP: separate processes, limits and progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = ServerLimits(rate=1e6, burst=1_000_000)
 
 
 def write_session_file(env: ServerEnv, content: bytes) -> str:
-    """A session of the catalog with other lines."""
+    """Write a session of the catalog with other lines."""
     id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))

@@ -1,4 +1,4 @@
-"""The server on its port: where it listens, what it does with those who never finish, and how it ends."""
+"""The HTTP server: addresses, slow clients and shutdown."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_connections_above_the_limit_get_a_json_error(tmp_path: Any) -> None:
         client.stream("GET", f"/api/sessions/{id}/events") as one,
         client.stream("GET", f"/api/sessions/{id}/events") as two,
     ):
-        lines = [one.iter_lines(), two.iter_lines()]  # a stream ends with what reads it
+        lines = [one.iter_lines(), two.iter_lines()]  # a stream ends when its reader is closed
         assert [next(line) for line in lines] == [": listening"] * 2
         answer = client.get("/api/health")
 

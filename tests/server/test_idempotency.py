@@ -1,4 +1,4 @@
-"""A request that is sent again with the same key is done once."""
+"""A request that is repeated with the same idempotency key runs once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def build_response(status: int = 200, body: bytes = b"{}") -> StoredResponse:
 
 
 class Work:
-    """Counts how often it is done."""
+    """Counts how often it runs."""
 
     def __init__(self, status: int = 200) -> None:
         self.done = 0

@@ -1,4 +1,4 @@
-"""Several servers on one database: it does not matter which of them is asked."""
+"""Several servers on one database: any of them can serve any request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITES = 30
 async def clients(
     env: ServerEnv, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """Clients of clients servers that keep their sessions in the same place."""
+    """Clients of several servers that share a database."""
     monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
     with run_server(env) as first, run_server(env) as second:
         async with (

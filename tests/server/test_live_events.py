@@ -1,4 +1,4 @@
-"""What passes by in a session: numbered, bounded, and in one order with the entries."""
+"""The feed of live events: numbered, bounded, and in one order with the entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every request passes: limits, one form of errors, and what every answer carries."""
+"""Middleware: limits, errors as JSON, and response headers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_the_limit_of_a_body_is_exact(tmp_path: Any) -> None:
         fits = await client.post(path, content=exact, headers=JSON)
         over = await client.post(path, content=exact + b" ", headers=JSON)
 
-        async def parts(body: bytes) -> AsyncIterator[bytes]:  # so its length is not known before
+        async def parts(body: bytes) -> AsyncIterator[bytes]:  # its length is unknown
             for start in range(0, len(body), 100):
                 yield body[start : start + 100]
 

@@ -1,4 +1,4 @@
-"""The document of the server: every route is in it with examples, and the server keeps to it whatever it is asked."""
+"""The OpenAPI document: every route is documented with examples, and all responses conform to it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OPERATIONS = [
     for path, methods in DOCUMENT["paths"].items()
     for method, told in methods.items()
     for mode in ("positive", "negative")
-    # What is in an address can be wrong in no other way than by not being there.
+    # A wrong path parameter can only be missing.
     if mode == "positive" or "requestBody" in told or any(one["in"] == "query" for one in told.get("parameters", ()))
 ]
 CHECKS = [
@@ -92,7 +92,7 @@ def test_every_reference_of_the_document_is_defined() -> None:
     assert names <= set(DOCUMENT["components"]["schemas"])
 
 
-# Whatever it is asked
+# Generated requests
 
 
 PLACES = ("branch", "name", "into", "onto", "from", "to", "at", "entry", "a", "b", "branches", "entries")
@@ -101,7 +101,7 @@ PLACES = ("branch", "name", "into", "onto", "from", "to", "at", "entry", "a", "b
 class Target(NamedTuple):
     base: str
     ids: dict[str, list[str]]
-    """What there is of each kind."""
+    """Existing ids of each kind."""
     headers: dict[str, str]
     home: str
 
@@ -124,7 +124,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def _create_odd_session(env: ServerEnv) -> str:
-    """A session with branches, a label, tools, and texts that are no Unicode."""
+    """Create a session with branches, a label, tools, and texts with lone surrogates."""
     with st.create("tools", cwd=env.project) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})
         session.head.extend(
@@ -165,7 +165,7 @@ def test_responses_match_the_openapi_document(
             for part in (case.body, case.query, case.path_parameters):
                 _name_real_places(part, place)
         response = case.call(base_url=target.base, headers=target.headers, timeout=20)
-        # What is exported is as it is in the file, also where strict readers of JSON refuse it.
+        # An export has the bytes of the file, even if strict JSON parsers refuse them.
         checks = [check for check in CHECKS if check is not response_schema_conformance or "/export" not in path]
         case.validate_response(response, checks=checks)
 
@@ -173,14 +173,14 @@ def test_responses_match_the_openapi_document(
 
 
 def _keep_small(body: Any) -> None:
-    """A thousand agents would answer too, but not in the time there is."""
+    """Limit the number of agents, because a thousand would take too long."""
     for key, most in (("agents", 2), ("runs", 1)):
         if isinstance(body, dict) and isinstance(body.get(key), int):
             body[key] = min(body[key], most)
 
 
 def _name_real_places(part: Any, place: str) -> None:
-    """Names that are made up are hardly ever those of branches and places."""
+    """Replace some generated names by real ones, because generated names rarely exist."""
     for key in PLACES:
         if isinstance(part, dict) and isinstance(part.get(key), str):
             part[key] = place

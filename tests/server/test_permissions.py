@@ -1,4 +1,4 @@
-"""What agents of the server may do: denied unless allowed, or asked over the stream and answered by a request."""
+"""Permissions of agents of the server: denied, allowed, or asked over the stream and answered by a request."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_question(event: ServerSentEvent) -> bool:
 
 
 async def ask(client: httpx.AsyncClient, session: str, **said: Any) -> tuple[dict[str, Any], str]:
-    """Have an agent come to its question; that, and where the events went on from."""
+    """Run an agent until it asks. Return the question and the position of the stream."""
     etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
     prompted = await client.post(
         f"/api/sessions/{session}/prompt", json={"text": "go", "permissionMode": "ask", **said}

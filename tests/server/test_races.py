@@ -1,7 +1,7 @@
-"""Fifty clients at once on the branches of one session: nothing is lost, doubled or made up.
+"""Fifty concurrent clients on the branches of one session: nothing is lost, duplicated or invented.
 
-Every client keeps a history of what it asked and what it was told. Some do not wait for their answers, so they do not
-know what came of it; they ask again with the same key. Afterwards the file is compared with all histories together.
+Every client records its requests and responses. Some do not wait for a response and repeat the request with the same
+key. Afterwards the file is compared with all histories.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RecordedRequest(NamedTuple):
     what: str
     said: str
     status: int | None
-    """`None` where the client did not wait for it."""
+    """`None` if the client did not wait for the response."""
     answer: Any = None
 
 
@@ -101,7 +101,7 @@ async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
                 assert texts[asked.said] == 1, asked
                 assert asked.answer["id"] in entries
         elif asked.what == "move":
-            assert asked.status in (200, 404, 409), asked  # others may have moved it before everything
+            assert asked.status in (200, 404, 409), asked  # another client may have moved it to root
         else:
             assert asked.status in (200, 201, 409), asked
     made = Counter(asked.said for asked in histories if asked.what == "branch" and asked.status == 201)
@@ -112,7 +112,7 @@ async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
 
 
 async def test_concurrent_conditional_writes_lose_no_update(env: ServerEnv, id: str) -> None:
-    """A counter in the session's name, counted up by many with `If-Match`."""
+    """Many clients increment a counter in the name of the session with `If-Match`."""
     session = f"/api/sessions/{id}"
 
     async def count(address: str, times: int) -> int:

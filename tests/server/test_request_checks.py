@@ -1,4 +1,4 @@
-"""Whether a request may come in: names, origins, kinds and lengths of bodies, tokens, and how fast."""
+"""Request checks: host names, origins, bodies, tokens and rate limits."""
 
 from __future__ import annotations
 

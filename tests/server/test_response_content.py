@@ -1,4 +1,4 @@
-"""Lists come in pages. Texts are rendered as HTML once, and nobody waits for the session meanwhile."""
+"""Lists are paginated. Texts are rendered as HTML once, without blocking the session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.server.sse import read_until
 
 
 async def read_all_pages(client: httpx.AsyncClient, path: str, name: str, limit: int) -> list[Any]:
-    """All items of a list, page by page."""
+    """Return all items of a list, read page by page."""
     found: list[Any] = []
     cursor: str | None = None
     while True:
@@ -77,7 +77,7 @@ async def test_an_invalid_cursor_is_refused(env: ServerEnv, client: httpx.AsyncC
 
 
 class SlowRenderer:
-    """Renders texts, and waits with the text `slow` until the test lets it continue."""
+    """Renders texts. The text `slow` waits until the test releases it."""
 
     def __init__(self, render: Callable[[str], str]) -> None:
         self._render = render

@@ -1,4 +1,4 @@
-"""Every route in every role. The routes are those that the application itself has: none can be forgotten here."""
+"""Every route with every kind of token. The routes come from the application, so none is forgotten."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Route(NamedTuple):
 
     @property
     def is_for_one_session(self) -> bool:
-        """Whether it names a session, or something that belongs to one."""
+        """Whether the path names a session or something in a session."""
         return "{id}" in self.path or "{job}" in self.path
 
 
@@ -48,7 +48,7 @@ def list_routes(app: FastAPI) -> list[Route]:
 
 
 def build_body(told: Any, route: Route) -> Any:
-    """What the document says a request to a route may look like."""
+    """Build a request body for a route from the OpenAPI document."""
     operation = told["paths"].get(route.path.replace(":path", ""), {}).get(route.method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {})
     return content["application/json"]["example"] if content else None
@@ -60,7 +60,7 @@ def build_path(route: Route, id: str) -> str:
     needed = {
         "/search": "?q=faster",
         "/sessions/{id}/diff": "?a=HEAD&b=root",
-        "/sessions/{id}/events": "?after=nowhere",  # or it would not end
+        "/sessions/{id}/events": "?after=nowhere",  # otherwise it would not end
     }
     return path + next((query for end, query in needed.items() if route.path.endswith(end)), "")
 
@@ -89,7 +89,7 @@ class Matrix:
         self.bodies = {(route.method, route.path): build_body(told, route) for route in self.routes}
 
     def id_for(self, route: Route) -> str:
-        """The id of what a route is about."""
+        """Return the id in the path of a route."""
         return self.ids.get(route.path.split("/")[2], "")
 
     async def answers(self, headers: dict[str, str], id: str | None = None) -> list[tuple[Route, httpx.Response]]:

@@ -1,4 +1,4 @@
-"""Prompts over HTTP: an agent answers on a branch, and everything that happens is told."""
+"""Prompts over HTTP: an agent answers on a branch, and clients get all events."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ async def test_empty_prompts_and_invalid_images_are_refused(env: ServerEnv, clie
 
 
 async def replace_file_during_run(client: httpx.AsyncClient, session: str) -> None:
-    """Have an agent begin, and put the same file anew in its place, as an editor does."""
+    """Start an agent, and replace the session file with a copy, as an editor does."""
     assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})).status_code == 202
     with st.open(session, read_only=True) as opened:
         file = opened.file

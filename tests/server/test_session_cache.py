@@ -1,4 +1,4 @@
-"""Sessions that the server holds open: one object for each file, few at once, and none that somebody needs closed."""
+"""Sessions that the server keeps open: one object per file, a limited number, and none that must be closed."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_only_the_session_with_the_id_is_in_use(env: ServerEnv) -> None:
             session.append(st.Custom(custom_type=KIND))
     homes = SessionLocator(KIND, sessions)
 
-    for _ in range(2):  # looked for, and known
+    for _ in range(2):  # searched and found
         found = homes.acquire(ids[1], OWNER, find_needles)
         assert found is not None
         assert found[0].session.id == ids[1]

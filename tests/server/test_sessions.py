@@ -1,4 +1,4 @@
-"""Sessions over HTTP: listed, searched, made, named, archived, exported."""
+"""Sessions over HTTP: listing, search, creation, names, archiving and exports."""
 
 from __future__ import annotations
 
@@ -255,11 +255,11 @@ async def test_a_session_deleted_during_a_request_is_not_found(
         file = Path(str(session.file))
     found = getattr(owner, name)
 
-    def found_and_gone(self: Any) -> Any:
+    def delete_and_find(self: Any) -> Any:
         file.unlink()
         return found(self)
 
-    monkeypatch.setattr(owner, name, found_and_gone)
+    monkeypatch.setattr(owner, name, delete_and_find)
     answer = await client.get(f"/api/sessions/{id}{path}")
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

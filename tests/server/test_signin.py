@@ -1,4 +1,4 @@
-"""Signing in over HTTP: a code is exchanged once for a cookie, which counts only from our own page."""
+"""Signing in over HTTP: a code is exchanged once for a cookie, which is valid only from our page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COOKIE = get_cookie_name(PORT)
 
 @pytest.fixture
 async def browser(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
-    """A client with a jar for cookies and no token."""
+    """A client with cookies and no token."""
     app = env.build_app()
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=BASE) as client:

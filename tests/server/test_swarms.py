@@ -1,4 +1,4 @@
-"""Swarms over HTTP: from the task to the winner, with agents of a script."""
+"""Swarms over HTTP, with scripted models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.server.sse import ServerSentEvent, read_until
 
 
 async def wait_for_state(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
-    """The swarm, once it is in one of these states."""
+    """Wait until a swarm is in one of these states, and return it."""
     async with asyncio.timeout(60):
         while True:
             status = (await client.get(f"/api/swarms/{id}")).json()
@@ -396,7 +396,7 @@ async def test_a_swarm_is_not_resumed_on_a_busy_branch(tmp_path: Any) -> None:
 
 
 async def wait_until_running(swarm: Swarm) -> str:
-    """The branch of the first agent, once there is one."""
+    """Wait for the first agent, and return its branch."""
     async with asyncio.timeout(60):
         while not swarm.status().agents:
             await asyncio.sleep(0.01)
@@ -580,7 +580,7 @@ async def test_clients_are_notified_when_a_swarm_fails(tmp_path: Any, monkeypatc
         raise StoreError(store.location, "no space left")
 
     def after_the_disk_is_full(event: ServerSentEvent) -> bool:
-        if event.kind == "head":  # the stream has begun
+        if event.kind == "head":  # the stream has started
             monkeypatch.setattr(JsonlStore, "append", full)
             gate.open()
         return event.kind == "notice"
@@ -637,7 +637,7 @@ async def test_an_invalid_body_names_the_field(client: httpx.AsyncClient, said: 
 
 
 class NoModels:
-    """No model is known but one, and no usual one."""
+    """Knows one model and has no default model."""
 
     def find(self, name: str | None = None) -> Model:
         if name != "scripted:scripted":

@@ -1,4 +1,4 @@
-"""Tokens: made, kept by their hash, found, and revoked at once."""
+"""Tokens: created, stored as hashes, found, and revoked at once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tokens_changed_by_other_processes_apply_at_once() -> None:
 
 
 def test_concurrent_token_changes_are_all_kept() -> None:
-    """Each has its own descriptor of the lock, as processes have."""
+    """Each thread has its own lock descriptor, like a process."""
     revoked = [issue_token(["read"]).token for _ in range(15)]
     added = [issue_token(["read"]).token for _ in range(30)]
     for token in revoked:
@@ -152,6 +152,6 @@ def test_an_address_that_is_not_a_regular_file_is_ignored() -> None:
             file.write(content)
 
     with open(get_address_path(2)) as odd, open(get_address_path(3)) as living:
-        for file in (odd, living):  # as a server does that runs
+        for file in (odd, living):  # like a running server
             fcntl.flock(file, fcntl.LOCK_EX)
         assert list_server_addresses() == ["http://127.0.0.1:3"]

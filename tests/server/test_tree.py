@@ -1,4 +1,4 @@
-"""What is in a session, over HTTP: trees, entries, paths, contexts, branches and what is appended."""
+"""The content of a session over HTTP: tree, entries, paths, context, branches and appends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.conftest import ServerEnv
 
 
 def create_session(env: ServerEnv, count: int = 30) -> str:
-    """A session with two branches that part half-way, and a label."""
+    """Create a session with two branches that diverge half-way, and a label."""
     id = env.create_session()
     with st.open(id) as session:
         session.head.extend([st.user(f"step {number}") for number in range(count)])

@@ -1,4 +1,4 @@
-"""Where agents of the server work, and that those of a token for one project reach nothing else."""
+"""The working folder of server agents, and the limits of tokens for one project."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USER = "nobody"
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder that other users can come into, which those of pytest are not."""
+    """A folder that other users can enter, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(os.path.realpath(folder))
@@ -35,7 +35,7 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture
 def sandbox() -> None:
-    """Bubblewrap where it is installed; another user where the tests run as root."""
+    """Bubblewrap if it is installed; another user if the tests run as root."""
     try:
         find_sandbox()
     except SandboxUnavailable:
@@ -51,7 +51,7 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create_limited_token(project: Path, *scopes: Any) -> IssuedToken:
-    """A token for one project, as one that was made before there was a check."""
+    """Create a token for one project without the check for a sandbox, like an older version."""
     secret = f"st_{'x' * 40}"
     token = Token(id="limited", hash=hash_secret(secret), scopes=scopes or auth.SCOPES, projects=(str(project),))
     TokenStore().add(token)

@@ -17,12 +17,12 @@ from sessiontree.session import Session
 from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
 PRICED = ScriptedUsage({"input": 10, "output": 5, "cost": 0.1})
-"""What every answer of `replying` costs: 15 tokens and ten cents."""
+"""The usage of every answer of `build_model`: 15 tokens and ten cents."""
 
 
 @pytest.fixture
 def session() -> Session:
-    """A conversation that has begun."""
+    """A session with a short conversation."""
     session = st.memory()
     session.append(st.user("Hello"))
     session.append(st.assistant("What is to be done?"))
@@ -35,7 +35,7 @@ def read_last_message(request: Request) -> str:
 
 
 def read_all_messages(request: Request) -> str:
-    """All that the model was sent."""
+    """Return the text of all messages of a request."""
     return "\n".join(extract_text(message.get("content")) for message in request.messages)
 
 
@@ -55,13 +55,13 @@ def build_model(
 
 
 def list_messages(session: Session, branch: str) -> list[str]:
-    """The messages on a branch, each as `role: text`."""
+    """Return the messages on a branch, each as `role: text`."""
     bodies = [entry.body for entry in session.branch(branch).path()]
     return [f"{get_role(b.message)}: {extract_text(b.message['content'])}" for b in bodies if isinstance(b, Message)]
 
 
 def list_actions(session: Session) -> list[tuple[str, str]]:
-    """What agents did, in the order of the file: agent and action."""
+    """Return agent and action of each agent action, in file order."""
     bodies = [entry.body for entry in session.tree.entries]
     return [(body.agent, body.action) for body in bodies if isinstance(body, AgentAction)]
 
@@ -96,7 +96,7 @@ class CallGate:
             self._open.release()
 
     async def wait_for_calls(self, calls: int) -> None:
-        """Wait until so many calls have been made."""
+        """Wait for this number of calls."""
         async with asyncio.timeout(60):
             while self.calls < calls:
                 self._called.clear()

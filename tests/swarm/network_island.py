@@ -1,4 +1,4 @@
-"""Islands: network namespaces of this machine, each with one link to it that can be cut. They take root."""
+"""Islands: network namespaces, each with one link to this machine that can be cut. They require root."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLONE_NEWNET = 0x40000000
 
 
 def can_create_islands() -> bool:
-    """Whether this machine lets us make one."""
+    """Return whether namespaces can be created on this machine."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"st-probe-{os.getpid()}"
@@ -32,7 +32,7 @@ def enter(name: str) -> None:
 
 
 class Island:
-    """A namespace with a link, at whose other end some ports of this machine can be reached."""
+    """A namespace with a link through which some ports of this machine can be reached."""
 
     def __init__(self, number: int) -> None:
         self.name = f"st-{os.getpid()}-{number}"
@@ -48,7 +48,7 @@ class Island:
         _run_ip("-n", self.name, "link", "set", "lo", "up")
 
     def forward_port(self, port: int) -> None:
-        """Have a port of this machine's loopback reached at the same port of the link."""
+        """Forward a port of the link to the same port on loopback."""
         listening = socket.create_server((self.address, port))
         self._listening.append(listening)
         threading.Thread(target=self._accept, args=(listening, port), daemon=True).start()

@@ -1,6 +1,6 @@
-"""A world for swarms: time that passes at once, models that answer by chance, and processes that die at any write.
+"""A simulation for swarms: virtual time, models that answer at random, and processes that crash at any write.
 
-Everything follows from a seed: threads are not used, and time is a number.
+Everything is derived from a seed: there are no threads, and time is a number.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from sessiontree.store.base import Cursor
 from sessiontree.store.memory import MemoryStore
 
 START = 1_800_000_000_000
-"""When the world begins, in milliseconds."""
+"""The start of the simulation, in milliseconds."""
 
 
 class _InstantSelector(selectors.SelectSelector):
-    """Does not wait: what it would wait for is a time, which it puts forward."""
+    """Advances the virtual time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _InstantSelector(selectors.SelectSelector):
 
 
 class InstantLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time passes at once, and which has no threads."""
+    """An event loop with virtual time and without threads."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._world = _InstantSelector()
@@ -71,7 +71,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
 
 
 class CrashingStore(MemoryStore):
-    """A store that keeps what there was after a certain number of writes, as if power had gone there."""
+    """A store that ignores all writes after a certain number, as after a power cut."""
 
     def __init__(self, data: bytes | None = None) -> None:
         super().__init__()
@@ -104,14 +104,14 @@ def open_session(disk: CrashingStore, loop: InstantLoop, random: Random) -> Sess
 
 
 def compute_digest(messages: Sequence[Any]) -> str:
-    """What a model was asked, in a few letters."""
+    """Return a short digest of the messages of a request."""
     return hashlib.sha256(json.dumps(list(messages), sort_keys=True).encode()).hexdigest()[:16]
 
 
 COST = 1.0
-"""The most that one call costs."""
+"""The maximum cost of a call."""
 TOKENS = 15
-"""What each call takes."""
+"""The usage of each call."""
 
 
 class RandomModel:

@@ -66,7 +66,7 @@ def test_a_retry_waits_as_long_as_the_provider_asks() -> None:
 
 
 async def test_an_existing_answer_is_not_requested_again(session: Session) -> None:
-    """The process died between the model's last word and the note that the agent is done."""
+    """The process crashed after the last answer and before the record that the agent completed."""
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
     await swarm.run()
     died = MemoryStore()
@@ -165,7 +165,7 @@ def test_has_final_answer_checks_the_last_message_of_a_branch(bodies: list[st.Bo
 async def test_a_tool_that_aborts_its_agent_makes_it_fail(session: Session) -> None:
     @st.tool
     async def give_up(context: ToolContext) -> str:
-        """Give up."""
+        """Abort this agent."""
         context.agent.abort()
         await asyncio.sleep(10)
         return "never"

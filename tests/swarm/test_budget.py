@@ -27,12 +27,12 @@ from tests.swarm.simulated_world import START, CrashingStore, InstantLoop, build
 
 @st.tool
 async def again() -> str:
-    """Once more."""
+    """Continue."""
     return "again"
 
 
 def answer_in_turns(count: int):
-    """A model that calls a tool until it has been asked so often, then answers."""
+    """Return a model that calls a tool for `count` requests and then answers."""
 
     def answer(request: Request) -> object:
         made = sum(message["role"] == "toolResult" for message in request.messages)
@@ -136,7 +136,7 @@ async def test_a_reopened_swarm_makes_no_calls_without_budget(session: Session) 
 
 
 def build_unpriced_model(**info: Any) -> ScriptedModel:
-    """A model that does not report its cost."""
+    """Return a model that does not report its cost."""
     return ScriptedModel([["Done.", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
 
 
@@ -182,7 +182,7 @@ async def test_unreported_usage_of_another_process_counts(session: Session) -> N
     model = build_unpriced_model()
 
     class Elsewhere(LocalExecutor):
-        """Each agent is carried out by a swarm that was opened for it alone."""
+        """Runs each agent with its own open swarm."""
 
         async def run(self, work: SwarmJob, carry_out: RunJob) -> None:
             there = Swarm.open(session, work.swarm, model=model)
@@ -250,7 +250,7 @@ async def test_an_agent_with_a_used_up_budget_waits_and_the_others_continue(sess
 
 
 async def test_an_agent_that_waits_for_its_budget_uses_no_slot(session: Session) -> None:
-    """With one agent at a time, the parts behind the one that is stuck are done all the same."""
+    """With one agent at a time, the parts after a waiting one are still done."""
     specs = [AgentSpec(name="poor", task="a", budget=Budget(cost=0.1)), AgentSpec(task="b"), AgentSpec(task="c")]
     swarm = Swarm(
         session,
@@ -272,7 +272,7 @@ async def test_an_agent_that_waits_for_its_budget_uses_no_slot(session: Session)
 
 
 def fill_context(session: Session) -> ScriptedModel:
-    """A conversation that is too long for its model: it takes several calls to make room."""
+    """Build a conversation that is too long for its model. Compacting it takes several calls."""
     for _ in range(20):
         session.append(st.user("word " * 800))
         session.append(st.assistant("word " * 800))
@@ -302,7 +302,7 @@ async def test_compactions_count_against_the_budget(session: Session) -> None:
 
 
 def test_running_time_is_limited_without_waiting_for_a_call() -> None:
-    """In a world whose time passes at once: at 75, 90 and 100 seconds of 100."""
+    """In virtual time: the levels are reached at 75, 90 and 100 of 100 seconds."""
     loop = InstantLoop()
     times: list[tuple[str, int]] = []
 

@@ -1,4 +1,4 @@
-"""The roster in the database of durable swarms: which workers are alive, which are dead, and how they learn it."""
+"""The database of durable swarms: registering workers, leases and access."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_worker_is_listed_from_register_to_retire(roster: Roster) -> None:
 
 
 def test_a_worker_with_an_expired_lease_cannot_renew_it(database: WorkDatabase, roster: Roster) -> None:
-    hasty = Roster(database, lease=-1)  # over before it begins
+    hasty = Roster(database, lease=-1)  # already expired
     a, b = build_worker("a"), build_worker("b")
     hasty.register(a)
     roster.register(b)

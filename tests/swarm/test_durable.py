@@ -53,7 +53,7 @@ ROOT = Path(__file__).parents[2]
 LEASE = "20"
 """Seconds. Most tests declare workers dead instead of waiting for the lease."""
 LONG = 240.0
-"""Seconds in which everything here has to come to its end."""
+"""The time limit for everything here, in seconds."""
 
 
 @cache
@@ -84,7 +84,7 @@ class WorkerProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; `None` while it lives."""
+        """The exit code; `None` while the process runs."""
         if self._code is None:
             self._code = ask_fork_server(self._pid)
         return self._code
@@ -97,7 +97,7 @@ class WorkerProcess:
             self.send(signal.SIGKILL)
 
     async def wait_until_ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end and return the exit code."""
         await wait_until(lambda: self.code is not None)
         assert self._code is not None
         return self._code
@@ -153,7 +153,7 @@ async def wait_until(condition: Callable[[], object]) -> None:
 
 @contextmanager
 def serve_model(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Iterator[FakeServer]:
-    """A model server that answers everything, and is configured as `test:scripted`."""
+    """Run a model server that is configured as `test:scripted`."""
     with FakeServer([answer] * 200) as server:
         folder = home / ".sessiontree"
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,12 +164,12 @@ def serve_model(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) ->
 
 
 def copy_home(home: Path, name: str) -> Path:
-    """Another home with the same configuration."""
+    """Create another home with the same configuration."""
     return Path(shutil.copytree(home / ".sessiontree", home / name))
 
 
 def create_worker_role(address: str) -> str:
-    """The address for workers, with the role that the page on deploying describes."""
+    """Return the address for workers, with the role that docs/deploy.md describes."""
     st.create(dir=address).close()
     database = WorkDatabase(address)
     database.migrate()
@@ -178,7 +178,7 @@ def create_worker_role(address: str) -> str:
     with psycopg.connect(address, autocommit=True) as connection:
         for block in (page[1], page[-1], "CREATE ROLE dora LOGIN IN ROLE sessiontree_worker;\n"):
             for statement in block.partition("```")[0].split(";\n"):
-                with suppress(psycopg.errors.DuplicateObject):  # roles are the server's, and others make them too
+                with suppress(psycopg.errors.DuplicateObject):  # other tests create these roles too
                     connection.execute(statement.encode())
     return address.replace("postgres@", "dora@")
 
@@ -206,7 +206,7 @@ async def run_swarm(session: Session, *, database: str | None = None, **options:
 
 
 def check_integrity(session: Session) -> None:
-    """No entry is there twice, and nothing is wrong with the tree."""
+    """Check that no entry exists twice and that the tree has no problems."""
     session.refresh()
     assert not [problem for problem in session.problems if problem.severity == "fault"]
     ids = [entry.id for entry in session.tree.entries]
@@ -230,7 +230,7 @@ def list_messages(session: Session, branch: str) -> list[str]:
 
 
 def answer_with_tool(command: str) -> Callable[[dict[str, Any]], str | Answer]:
-    """An agent that runs a command once, and then is done."""
+    """Return a model that runs a command once and then answers."""
 
     def answer(body: dict[str, Any]) -> str | Answer:
         if any(message["role"] == "tool" for message in body["messages"]):
@@ -254,11 +254,11 @@ async def test_a_worker_denies_tool_calls_without_permission_and_reports_them(
     assert not made.exists()
 
 
-# Workers that die
+# Workers that crash
 
 
 async def test_jobs_of_killed_workers_are_resumed(tmp_path: Path, home: Path, workers: WorkerProcesses) -> None:
-    """Killed between keeping an answer and writing it, in a tool, in a call of the model, and behind an answer."""
+    """Workers are killed before and after an answer is written, in a tool, and during a model call."""
     made, dead = tmp_path / "made", threading.Event()
 
     def answer(body: dict[str, Any]) -> str | Answer:
@@ -295,9 +295,7 @@ async def test_jobs_of_killed_workers_are_resumed(tmp_path: Path, home: Path, wo
 
         assert status.status == "completed"
         assert [agent.text for agent in status.agents] == ["First.", "Second."]
-        assert (
-            len(server.requests) == 4
-        )  # one answer was on its way when its worker was killed, and was asked for again
+        assert len(server.requests) == 4  # one request was in progress when its worker was killed, and was repeated
         assert made.read_text() == "x\n"
         check_integrity(session)
         (shown,) = [message for message in server.requests[2]["messages"] if message["role"] == "tool"]
@@ -309,14 +307,14 @@ async def test_a_suspended_worker_writes_nothing_twice(
 ) -> None:
     """A worker is suspended before it writes a stored answer. Another worker writes it, and the first one wakes up.
 
-    The work is in PostgreSQL, the session in a file: a stopped process may keep others from a file of SQLite.
+    The work is in PostgreSQL and the session in a file, because a suspended process may keep a SQLite file locked.
     """
     database = server.new_database()
     with serve_model(home, lambda body: "Done.") as model, create_file_session(tmp_path) as session:
         first = workers.start("--database", database, "--lease", "4", STOP_AT="before 1")
         running = asyncio.create_task(run_swarm(session, database=database))
         await wait_until(lambda: first.is_stopped)
-        workers.start("--database", database)  # its lease is long, and that of the other is over soon
+        workers.start("--database", database)  # its lease is long; the lease of the other expires soon
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
         assert await first.wait_until_ended() == 75
@@ -492,7 +490,7 @@ async def test_a_disconnected_machine_exits_and_another_continues_its_jobs(
 def start_on_island(
     stack: ExitStack, workers: WorkerProcesses, island: Island, home: Path, database: int, model: int
 ) -> WorkerProcess:
-    """A worker there, that reaches the database and the model through its link."""
+    """Start a worker that reaches the database and the model through the link of the island."""
     stack.callback(island.close)
     for port in (database, model):
         island.forward_port(port)

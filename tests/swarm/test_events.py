@@ -1,4 +1,4 @@
-"""The spool of events: numbers, filters, following, several writers, torn lines; and what a swarm puts into it."""
+"""The event log: numbers, filters, following, several writers, torn lines, and the events of a swarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions in which nothing is written twice, though two processes do the same piece of work."""
+"""Entries are written once, even if two processes do the same work."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def read_prompt(request: Request) -> str:
 
 
 def build_model(*, name: str = "scripted", **costs: float) -> ScriptedModel:
-    """Answers for ever; an answer to a prompt with this word in it costs this, and a little more each time."""
+    """Return a model without an end. An answer costs the price of a word in its prompt, and slightly more each time."""
     number = itertools.count(1)
 
     def answer(request: Request) -> list[Any]:
@@ -312,11 +312,11 @@ async def test_an_unexpected_exception_is_raised_after_runs_in_progress_finish(s
     assert [run.arm for run in found.runs] == ["short"]
 
 
-# What outlives the process
+# Resuming in another process
 
 
 class Killed(BaseException):
-    """As if the process ended: nothing more is written."""
+    """Simulates the end of the process: nothing more is written."""
 
 
 def reopen(session: Session) -> Session:
@@ -663,7 +663,7 @@ async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
 
 
 def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
-    """A model that reports only this usage."""
+    """Return a model that reports only this usage."""
     return ScriptedModel([["42", ScriptedUsage(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
 
 
@@ -770,7 +770,7 @@ async def test_the_wire_form_has_everything(session: Session) -> None:
     assert set(wire["arms"][0]["metrics"]["exact"]) == {"n", "mean", "low", "high", "deviation"}
 
 
-# Honesty
+# False winners
 
 
 @pytest.mark.parametrize("length", [0.01, 0.03])
@@ -787,4 +787,4 @@ async def test_with_noisy_costs_equal_arms_rarely_win_and_different_arms_do(leng
         result = await run_experiment(session, "root", ARMS, runs=5, model=ScriptedModel([answer] * 10), concurrency=1)
         named += result.winner is not None
 
-    assert named <= 5 if length == 0.01 else named >= 38  # one in twenty, and the luck of so few trials
+    assert named <= 5 if length == 0.01 else named >= 38  # one in twenty, plus the variation of so few trials

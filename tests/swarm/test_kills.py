@@ -1,4 +1,4 @@
-"""Processes that are killed while they run a swarm: the next one goes on, and does nothing twice."""
+"""Processes that are killed while they run a swarm: the next one resumes it and repeats nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_until_killed(file: Path, calls: Path, strategy: str, kill_at: int) -> int:
-    """The exit code of a process that is killed at its so manieth write."""
+    """Run a process that is killed at its `kill_at`-th write, and return the exit code."""
     run = subprocess.run(
         [sys.executable, "-m", "tests.swarm.swarm_process", str(file), str(calls), strategy],
         cwd=ROOT,
@@ -51,7 +51,7 @@ def test_a_swarm_completes_although_its_process_is_killed_repeatedly(tmp_path: P
     assert status.status == "completed"
     assert all(agent.status == "completed" for agent in status.agents)
     assert {agent.id for agent in done} <= {agent.id for agent in status.agents}
-    # Only a call that was under way when its process died is asked again.
+    # Only calls that were in progress when their process died are repeated.
     asked = calls.read_text().splitlines()
     assert len(status.agents) <= len(asked) <= len(status.agents) + kills * 3
     answers = [entry for entry in session.tree if entry.type == "agent_action" and entry.body.action == "complete"]
@@ -59,7 +59,7 @@ def test_a_swarm_completes_although_its_process_is_killed_repeatedly(tmp_path: P
 
 
 def test_finished_work_is_not_repeated(tmp_path: Path) -> None:
-    """Of three stages the first is done when the process dies: the next process asks for the other two."""
+    """The process dies after the first of three stages; the next process runs the other two."""
     file, calls = tmp_path / "s.jsonl", tmp_path / "calls"
     st.create(file=file).close()
     kill_at = 0

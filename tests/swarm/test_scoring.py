@@ -1,4 +1,4 @@
-"""Scorers: what value an answer is given, and when it is given none."""
+"""Scorers: the score of an answer, and answers without a score."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def test_a_judge_that_fails_gives_no_score() -> None:
     assert (score.value, score.note) == (None, "scripted:scripted: no key")
 
 
-# Writing them down
+# Saved scorers
 
 
 async def test_scorers_are_rebuilt_from_their_data() -> None:

@@ -1,7 +1,7 @@
-"""Swarms in a world of faults: models that fail, budgets that run out, pauses, and processes that die at any write.
+"""Swarms under simulated faults: failing models, used up budgets, pauses, and processes that crash at any write.
 
-Each seed is one world. After every life of a process, and at the end, the tree is sound, everything stands where it was
-asked for, nothing that was finished was done again, and what the session tells is what the live swarm told.
+Each seed is one simulation. After every process and at the end, the tree is valid, every answer is at its place, no
+finished work was repeated, and the status from the session equals the status of the live swarm.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from tests.swarm.simulated_world import (
 
 SEEDS = 4_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
 GROUPS = 20
-"""Seeds are run in so many tests, for those who run tests side by side."""
+"""The number of tests over which the seeds are divided, for parallel test runs."""
 LIVES = 4
 LONG = 5_000.0
-"""Seconds of its own time in which a life has to come to its end."""
+"""The limit of simulated seconds for one process."""
 
 
 async def run_two_rounds(crew: Scheduler) -> str:
@@ -52,10 +52,10 @@ async def run_two_rounds(crew: Scheduler) -> str:
 
 
 REASONS = ("by chance", "a fault in a model", "another writer moved branch")
-"""All that agents can fail for in this world."""
+"""All reasons for which agents can fail in the simulation."""
 
 DEFEATS = (" failed: ", "no agent completed the task", "no part of the task was completed")
-"""All that swarms can fail for."""
+"""All reasons for which swarms can fail."""
 
 STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", run_two_rounds]
 
@@ -103,7 +103,7 @@ class World:
         raise AssertionError("it never came to its end")
 
     async def _run_life(self, loop: InstantLoop, last: bool) -> bool:
-        """One process: it works on the swarm until the end, or until it dies. Says whether it was the end."""
+        """Run one process until the swarm ends or the process crashes. Return whether the swarm ended."""
         random = self.random
         disk = CrashingStore(self.data)
         if self.data is None:
@@ -169,7 +169,7 @@ class World:
                 larger = {"budget": _enlarge(status.budget), "agent_budget": _enlarge(swarm._state.agent_budget)}
                 try:
                     await swarm.resume(**larger if last or self.random.random() < 0.7 else {})
-                except InvalidOperation:  # the meddler was faster
+                except InvalidOperation:  # the other actor was faster
                     continue
         finally:
             meddling.cancel()
@@ -178,7 +178,7 @@ class World:
                 meddling.result()
 
     async def _interfere(self, swarm: Swarm, session: Session, last: bool) -> None:
-        """People who pause, resume, scale, steer and walk about while it runs."""
+        """Pause, resume, scale, steer and navigate while the swarm runs."""
         random = self.random
         for _ in range(random.randint(0, 6)):
             await asyncio.sleep(random.choice([0, 0.1, 1, 5]))
@@ -209,10 +209,10 @@ class World:
             except SessionTreeError:
                 continue
 
-    # What has to hold
+    # Checks
 
     def _check_budget(self, swarm: Swarm) -> None:
-        """Nobody began to ask a model once a limit was known to be used up: calls under way alone go beyond it."""
+        """Check that no model call starts after a limit is used up. Only calls in progress may exceed it."""
         account = swarm._state
         spending = account.compute_spending(None)
         at_once = 4
@@ -270,7 +270,7 @@ class World:
             self.done = {agent.id: status for agent in status.agents}
 
     def _check_place(self, session: Session, entry: Entry) -> None:
-        """An answer stands below what it is an answer to."""
+        """Check that an answer is below the request that it answers."""
         message = entry.body.message
         if get_role(message) == "assistant" and not is_failed_turn(message):
             asked = build_context(session.tree, session.tree.parent(entry.id)).to_llm()

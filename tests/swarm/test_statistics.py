@@ -1,4 +1,4 @@
-"""Estimates: intervals as tables give them, and winners that are named only when chance does not explain them."""
+"""Statistics: intervals that match published tables, and winners only for significant differences."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_winner_is_reported_with_the_difference_to_the_second() -> None:
 
 
 def test_more_arms_require_stronger_evidence_per_pair() -> None:
-    arms = {"a": [1.0, 2, 3, 4, 5], "b": [3.6, 4.6, 5.6, 6.6, 7.6]}  # a difference of chance in 3 of 100 cases
+    arms = {"a": [1.0, 2, 3, 4, 5], "b": [3.6, 4.6, 5.6, 6.6, 7.6]}  # 3 of 100 random differences are as large
 
     assert choose_winner(arms, "cost", "lower").winner == "a"
     assert choose_winner({**arms, "c": [90.0, 91, 92, 93, 94]}, "cost", "lower").winner is None
@@ -140,7 +140,7 @@ def test_constant_values_decide_once_there_are_enough() -> None:
 def compute_winner_rate(
     seed: int, arms: int, runs: int, draw: Callable[[random.Random, int], float], **options: bool
 ) -> float:
-    """In how many of the trials a winner is named."""
+    """Return the share of trials with a winner."""
     chance = random.Random(seed)
     found = 0
     for _ in range(TRIALS):
@@ -160,7 +160,7 @@ EQUAL: dict[str, Callable[[random.Random, int], float]] = {
 @pytest.mark.parametrize(("arms", "runs"), [(2, 2), (2, 3), (2, 6), (4, 5)])
 @pytest.mark.parametrize("kind", EQUAL)
 def test_equal_arms_have_a_winner_in_one_trial_of_twenty_at_most(kind: str, arms: int, runs: int) -> None:
-    slack = 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # of the simulation itself
+    slack = 2 * math.sqrt(0.05 * 0.95 / TRIALS)  # the variation of the simulation
 
     assert compute_winner_rate(1, arms, runs, EQUAL[kind]) <= 0.05 + slack
 
@@ -172,7 +172,7 @@ def test_equal_proportions_have_a_winner_in_one_trial_of_twenty_at_most(arms: in
 
 @pytest.mark.parametrize("runs", [4, 8, 12])
 def test_equal_arms_of_two_grades_differ_by_chance_in_one_case_of_twenty_at_most(runs: int) -> None:
-    """Not drawn, but summed over all that may come: Welch's interval alone has 7.7 % for eight runs."""
+    """Computed over all outcomes, not sampled. Welch's interval alone would give 7.7 % for eight runs."""
 
     def build_grades(good: int) -> list[float]:
         return [5.0] * good + [4.0] * (runs - good)
@@ -185,7 +185,7 @@ def test_equal_arms_of_two_grades_differ_by_chance_in_one_case_of_twenty_at_most
 
 
 def test_grades_are_compared_by_a_permutation_test_as_well() -> None:
-    found = compare_arms([5.0, 5, 5, 4], [3.0, 3, 3, 4])  # 4 of the 70 ways to share them out are so far apart
+    found = compare_arms([5.0, 5, 5, 4], [3.0, 3, 3, 4])  # 4 of the 70 permutations differ that much
 
     assert found.low is not None
     assert found.p_value == pytest.approx(4 / 70)

@@ -1,4 +1,4 @@
-"""How agents share a task: each strategy, carried out by real agents on real branches."""
+"""Strategies: how agents share a task, with real agents on real branches."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ async def test_two_agents_cannot_use_the_same_branch(session: Session) -> None:
 
 
 async def test_a_failure_is_recorded_and_other_agents_continue(session: Session) -> None:
-    def one_fails(request: Request) -> object:
+    def fail_once(request: Request) -> object:
         return AUTH if read_last_message(request) == "bad" else "Good."
 
     status = await Swarm(
-        session, "pair", "Try", agents=[AgentSpec(task="bad"), AgentSpec(task="good")], model=build_model(one_fails)
+        session, "pair", "Try", agents=[AgentSpec(task="bad"), AgentSpec(task="good")], model=build_model(fail_once)
     ).run()
 
     assert status.status == "completed"
@@ -262,7 +262,7 @@ async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
 
 
 def split_then_answer(request: Request) -> object:
-    """Splits what has a comma in it, and otherwise does it."""
+    """Split a task with a comma in it, and answer any other."""
     results = read_all_messages(request).count("Result of")
     if results:
         return f"put together {results}"
@@ -299,7 +299,7 @@ async def test_a_tree_agent_that_works_alone_splits_nothing(session: Session) ->
 
 
 async def test_one_agent_at_a_time_is_enough_for_a_tree(session: Session) -> None:
-    """An agent that waits for its parts takes nobody's place."""
+    """An agent that waits for its parts uses no slot."""
     async with asyncio.timeout(60):
         status = await Swarm(
             session, "grove", "a,b,c", agents=1, strategy="tree", model=build_model(split_then_answer)
@@ -333,7 +333,7 @@ async def test_tasks_are_split_to_a_maximum_depth(session: Session) -> None:
     assert len(status.agents) == 1 + 2 + 4
 
 
-# One's own
+# Custom strategies
 
 
 async def test_a_custom_strategy_is_a_function(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""What can be asked of a swarm: making it, running it, pausing, scaling, giving it up, and its branches."""
+"""Swarms: creating, running, pausing, scaling, cancelling, and branches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_states(status: SwarmStatus) -> dict[str, str]:
     return {agent.id: agent.status for agent in status.agents}
 
 
-# Making
+# Creating
 
 
 async def test_a_created_swarm_is_in_the_session_and_has_not_started(session: Session) -> None:
@@ -194,7 +194,7 @@ async def test_a_custom_executor_gets_plain_values(session: Session) -> None:
 
 
 async def test_a_job_may_run_on_another_handle_of_the_same_file(tmp_path: Path) -> None:
-    """As another process does it: all that it gets is the value and the session."""
+    """Works like another process: it gets only the value and the session."""
     file = tmp_path / "s.jsonl"
     session = st.create(file=file)
 
@@ -325,7 +325,7 @@ def touch() -> str:
 
 
 def list_requests(model: ScriptedModel) -> list[tuple[list[str], str, str]]:
-    """The tools, the system prompt and the thinking level of each request."""
+    """Return the tools, the system prompt and the thinking level of each request."""
     return [([tool.name for tool in r.tools], r.system, r.thinking) for r in model.requests]
 
 
@@ -560,7 +560,7 @@ async def test_scaling_is_limited_by_max_agents(session: Session) -> None:
         await swarm.scale(1)
 
 
-# Giving up
+# Cancelling
 
 
 async def test_cancelling_aborts_the_agents_and_keeps_their_entries(session: Session) -> None:

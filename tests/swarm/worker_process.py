@@ -1,7 +1,7 @@
-"""Worker processes for tests, killed at a certain point: forked from one that has imported everything already.
+"""Worker processes for tests that are killed at a certain point. They are forked from a process with all imports.
 
-`KILL_AT` in their environment says where: `before` or `after` the model's answer of that number is written; `STOP_AT`
-where they are stopped instead, as a machine that sleeps. `ISLAND` names the network namespace that they are in.
+`KILL_AT` in their environment is that point: `before` or `after` the model's answer of that number is written. At
+`STOP_AT` they are suspended instead, like a machine that sleeps. `ISLAND` names their network namespace.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ while open(f"/proc/{sys.argv[2]}/stat").read().rpartition(")")[2].split()[0] != 
 
 
 def send_signal(session: IdempotentSession, number: int) -> None:
-    """Send this process a signal. It is stopped while another has the lock of the session: no thread stops with it."""
+    """Send this process a signal while another process holds the lock of the session, so no thread here holds it."""
     if number == signal.SIGSTOP and session.file is not None:
         subprocess.run(
             [sys.executable, "-c", STOP_SCRIPT, get_lock_path(str(session.file)), str(os.getpid())], check=True
@@ -49,7 +49,7 @@ def send_signal(session: IdempotentSession, number: int) -> None:
 
 
 def send_signal_at(when: str, number: int, signal: int) -> None:
-    """Have this process hit by a signal when it writes an answer of a model."""
+    """Send this process a signal when it writes an answer of a model."""
     extend, written = IdempotentSession.extend, 0
 
     def extend_and_count(self: IdempotentSession, bodies: Iterable[Any], **options: Any) -> list[Entry]:
@@ -69,7 +69,7 @@ def send_signal_at(when: str, number: int, signal: int) -> None:
 
 
 def main(environment: Mapping[str, str], log: str, options: list[str]) -> int:
-    """`sessiontree worker` with these options, in an environment of its own; what it prints goes to a file."""
+    """Run `sessiontree worker` with these options and environment. Its output goes to a file."""
     os.environ.clear()
     os.environ.update(environment)
     for number, file in ((0, os.devnull), (1, log), (2, log)):
@@ -84,7 +84,7 @@ def main(environment: Mapping[str, str], log: str, options: list[str]) -> int:
 
 
 def run_fork_server() -> None:
-    """Fork workers, and tell how they end: a line in, a line out."""
+    """Fork workers and report how they end. Each input line gets one output line."""
     for line in sys.stdin:
         asked = json.loads(line)
         if isinstance(asked, int):

@@ -17,17 +17,17 @@ Visit = Callable[..., Any]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start a server, as `served` does, that ends with the test."""
+    """Start a dashboard server that stops at the end of the test."""
     with contextlib.ExitStack() as running:
         yield lambda *given, **options: running.enter_context(run_dashboard(*given, **options))
 
 
 @pytest.fixture
 def visit(browser: Any, serve: Serve) -> Iterator[Visit]:
-    """Open the dashboard of a server in a fresh context, by the link that is printed; then go where `route` says.
+    """Open the dashboard with the printed link in a fresh context, and go to `route`.
 
-    A test in which the page raises an error, or breaks its own policy, fails. `signs` gets whatever the page asks for
-    that is not the server's, says or opens.
+    The test fails if the page raises an error or violates its content security policy. `signs` collects requests to
+    other servers, console messages, dialogs and windows.
     """
     contexts: list[Any] = []
     errors: list[str] = []

@@ -1,4 +1,4 @@
-"""Comparison in the dashboard when answers are late or do not come: what it says is true of what it shows."""
+"""Comparison in the dashboard with late or missing responses: the verdict always matches the shown branches."""
 
 from __future__ import annotations
 

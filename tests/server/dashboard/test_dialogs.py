@@ -1,4 +1,4 @@
-"""Dialogs of the dashboard: they do what they say, to what they say it of, and nothing after they were closed."""
+"""Dialogs of the dashboard: they act on the branch that they name, and do nothing after they are closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.server.dashboard.site import DashboardSite, open_story
 
 @pytest.fixture
 def session() -> Session:
-    """On `main`, with `aside` and `beside` from its end."""
+    """A session on `main`, with the branches `aside` and `beside` at its head."""
     session = st.create("dialogs", cwd="/project")
     for number in range(3):
         session.append(st.user(f"question {number}"))
@@ -39,7 +39,7 @@ def read_heads(session: Session) -> dict[str, str | None]:
 
 
 def switch_branch(page: Any, session: Session, name: str) -> None:
-    """By another client, and the page has heard of it."""
+    """Switch as another client, and wait until the page shows it."""
     session.refresh()
     session.switch(name)
     page.wait_for_selector(f".where option >> text={name} · current", state="attached")
@@ -78,7 +78,7 @@ def ask_to_promote(page: Any) -> None:
 def test_a_dialog_moves_the_branch_that_it_names(
     serve: Serve, visit: Visit, session: Session, ask: Callable[[Any], None], said: str
 ) -> None:
-    """Also when another client has switched to another branch meanwhile."""
+    """Even if another client switches to another branch while the dialog is open."""
     page = open_session(visit, serve(), session.id)
     ask(page)
     before = read_heads(session)

@@ -1,4 +1,4 @@
-"""The files of the dashboard: what is vendored is as published, and nothing in them leads elsewhere."""
+"""The files of the dashboard: vendored files are unchanged, and no file contains an external address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sessiontree.server
 STATIC = Path(sessiontree.server.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
 NAMESPACES = ("http://www.w3.org/",)
-"""Names, not addresses: nothing is fetched from there."""
+"""Namespace names, not addresses: nothing is fetched from them."""
 
 
 def list_files(*endings: str) -> list[Path]:

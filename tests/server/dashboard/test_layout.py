@@ -1,4 +1,4 @@
-"""Where entries stand in the drawn tree: the rules of layout.js and rows.js, over many trees, in the browser itself."""
+"""Positions of entries in the drawn tree: layout.js and rows.js with many trees, in a browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build_random_tree(seed: int) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def trees(browser: Any) -> Any:
-    """Laid out once, all together."""
+    """Random trees with their layouts, computed once."""
     with run_dashboard() as site:
         context = browser.new_context()
         page = context.new_page()
@@ -67,7 +67,7 @@ def test_the_first_child_keeps_the_lane_and_others_are_to_the_right(trees: Any) 
 
 
 def test_no_two_lines_cross(trees: Any) -> None:
-    """A branch leaves its parent between two rows: no other chain stands in both of them on its way."""
+    """A branch line crosses the lanes between two rows; no other chain occupies both rows in such a lane."""
     for tree in trees:
         nodes, chains = tree["nodes"], tree["chains"]
         for lane, _, _, parent in chains:
@@ -83,7 +83,7 @@ LANES = """async (rows) => (await import("/static/js/layout.js")).layOut(rows())
 
 
 def test_branches_use_separate_lanes_only_if_they_overlap(serve: Serve, visit: Visit) -> None:
-    """Short branches along a long conversation share a lane; ten thousand from one entry have one each."""
+    """Short branches along a long conversation share a lane; ten thousand branches of one entry have one each."""
     along = """[...Array(1000).keys()].map((n) => ({ id: `t${n}`, parent: n ? `t${n - 1}` : null })).concat(
       [...Array(200).keys()].map((n) => ({ id: `s${n}`, parent: `t${5 * n}` })))"""
     together = (
@@ -114,7 +114,7 @@ def test_the_path_to_the_leaf_is_a_straight_line(serve: Serve, visit: Visit) -> 
 
 
 def test_new_entries_are_filtered_as_on_the_server(serve: Serve, visit: Visit) -> None:
-    """What `rows.js` says of an entry while one looks is what `outline` says when the page is loaded anew."""
+    """`rows.js` filters live entries the same way as `outline` does after a reload."""
     session = make_story()
     session.append(st.user("and now"))
     fresh: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Questions about tool calls on the page: they take no key from whoever types, and an answer is a button."""
+"""Permission questions on the page: they take no keys from the user who types, and are answered with buttons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOUCH = [ToolCall("c1", "bash", {"command": "touch made"})]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
-    monkeypatch.chdir(folder)  # where the server's agents work
+    monkeypatch.chdir(folder)  # the agents of the server work here
     return folder
 
 
@@ -31,7 +31,7 @@ def session(project: Path) -> str:
 
 
 def prompt(page: Any, text: str) -> Any:
-    """Say something; the place where one writes."""
+    """Send a prompt and return the text field."""
     field = page.locator(".composer textarea")
     field.click()
     page.keyboard.type(text)

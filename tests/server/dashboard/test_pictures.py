@@ -1,7 +1,7 @@
-"""Pictures of the dashboard, which are those of `docs/dashboard.md`.
+"""Screenshots of the dashboard, used in `docs/dashboard.md`.
 
-With `SESSIONTREE_PICTURES=1` they are taken anew; look at them before they are kept. Without it they are only looked
-for: what a browser draws differs from one machine to the next.
+Set `SESSIONTREE_PICTURES=1` to update them, and review the changes before you commit. Otherwise only their presence is
+checked, because browsers on different machines draw differently.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TRIED = {
 
 
 def create_shop_session() -> str:
-    """A conversation with three ways out of one place."""
+    """Create a conversation with three branches from one entry."""
     numbers, ticks = iter(range(1, 1000)), iter(range(1_767_600_000_000, 1_767_900_000_000, 21_000))
     session = Session.create(
         MemoryStore(),

@@ -1,4 +1,4 @@
-"""A/B runs and swarms in the dashboard, from the form to what they tell, with a model that answers from a script."""
+"""A/B runs and swarms in the dashboard, from the form to the results, with a scripted model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_priced_answer(text: str, cost: float) -> list[Any]:
 
 
 def answer_by_prompt(seed: int = 1) -> Script:
-    """Answers that cost more when they are asked for in detail, never twice the same."""
+    """Return a model whose detailed answers cost more. No two costs are equal."""
     chance = random.Random(seed)
 
     def answer(request: Request) -> list[Any]:
@@ -161,7 +161,7 @@ def test_a_failed_request_for_runs_is_retried(serve: Serve, visit: Visit) -> Non
 
 
 def record_experiment_requests(page: Any) -> list[str]:
-    """What a page will have asked of single experiments."""
+    """Record the requests of a page for single experiments."""
     asked: list[str] = []
 
     def note(request: Any) -> None:
@@ -309,11 +309,11 @@ def test_a_running_swarm_can_be_watched_and_stopped(serve: Serve, visit: Visit) 
 def test_the_session_of_a_swarm_shows_when_no_agent_is_running(serve: Serve, visit: Visit) -> None:
     door = threading.Event()
 
-    async def behind_the_door(request: Request) -> str:
+    async def answer_when_open(request: Request) -> str:
         await asyncio.to_thread(door.wait, 30)
         return "Seen."
 
-    page = visit(serve(ScriptedModel([behind_the_door] * 3)), "/swarms")
+    page = visit(serve(ScriptedModel([answer_when_open] * 3)), "/swarms")
     start_swarm(page, agents=2)
     page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
     page.get_by_role("link", name="Session", exact=True).click()
@@ -352,13 +352,13 @@ def test_the_branch_of_a_paused_agent_is_read_only(serve: Serve, visit: Visit) -
 def test_the_branch_of_a_run_is_read_only_until_it_finishes(serve: Serve, visit: Visit) -> None:
     door, called = threading.Event(), threading.Semaphore(0)
 
-    async def behind_the_door(request: Request) -> str:
+    async def answer_when_open(request: Request) -> str:
         called.release()
         await asyncio.to_thread(door.wait, 300)
         return "Seen."
 
     session = open_story()
-    page = visit(serve(ScriptedModel([behind_the_door] * 2)), f"/s/{session.id}/ab")
+    page = visit(serve(ScriptedModel([answer_when_open] * 2)), f"/s/{session.id}/ab")
     page.set_default_timeout(60_000)
     start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
     page.wait_for_selector("text=0 of 2 runs")
@@ -414,11 +414,11 @@ def test_a_swarm_that_failed_shows_no_progress_and_its_session_opens_where_it_wo
 def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, visit: Visit) -> None:
     door = threading.Event()
 
-    async def behind_the_door(request: Request) -> str:
+    async def answer_when_open(request: Request) -> str:
         await asyncio.to_thread(door.wait, 30)
         return "Seen."
 
-    model = ScriptedModel([behind_the_door] * 10)
+    model = ScriptedModel([answer_when_open] * 10)
     page = visit(serve(model), "/swarms")
     start_swarm(page, agents=2)
     page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")

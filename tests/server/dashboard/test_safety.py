@@ -1,4 +1,4 @@
-"""What a session, a stranger's page or a wrong token can do to the dashboard: nothing."""
+"""Hostile sessions, foreign pages and wrong tokens cannot harm the dashboard."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVERY_ENTRY = """async () => {
   }
   return count;
 }"""
-"""Shows all entries of the path as the conversation does, a page at a time."""
+"""Shows all entries of the path like the conversation does, page by page."""
 
 
 def test_a_hostile_session_runs_no_code_and_makes_no_requests(serve: Serve, visit: Visit) -> None:
@@ -72,7 +72,7 @@ def test_a_hostile_session_runs_no_code_and_makes_no_requests(serve: Serve, visi
 
 @pytest.mark.parametrize("name", ["__proto__", "constructor", "toString", "valueOf", "hasOwnProperty"])
 def test_types_and_roles_are_only_used_as_names(serve: Serve, visit: Visit, name: str) -> None:
-    """Also where it is the name of something that every object has."""
+    """Even if the name is a property of every JavaScript object."""
     head = {"timestamp": "2026-01-01T00:00:00.000Z"}
     lines = [
         {"type": "session", "version": 3, "id": "named", "cwd": "/project", **head},
@@ -121,7 +121,7 @@ def test_the_page_asks_again_after_a_wrong_token(serve: Serve, browser: Any) -> 
 
 @pytest.fixture
 def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None], DashboardSite]]:
-    """A page without a token, how one gives it one, and its server."""
+    """A page without a token, a function that enters a token, and the server."""
     open_story()
     site = serve()
     with browser.new_context() as context:
@@ -175,7 +175,7 @@ def test_only_the_last_token_counts(
     assert page.locator(there[not right_one_last]).count() == 0
 
 
-# Strangers
+# Foreign pages
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -268,7 +268,7 @@ def test_a_page_on_another_port_cannot_use_the_cookie(serve: Serve, browser: Any
     context.close()
 
 
-# For everybody
+# Accessibility
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""A session in the dashboard: its tree, its conversation, what one can do with them, and that they are live."""
+"""A session in the dashboard: tree, conversation, actions and live updates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.shapes import build_lines
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 ROW, MARGIN = 30, 28
-"""Of the drawing, at full scale."""
+"""Sizes of the drawing at full scale."""
 
 
 def open_session(visit: Visit, site: DashboardSite, id: str, view: str = "talk", **options: Any) -> Any:
@@ -51,19 +51,19 @@ def wait_for_text(page: Any, words: str, where: str = ".path") -> None:
 
 
 def wait_for_drawn(page: Any, count: int) -> None:
-    """Until so many entries are drawn."""
+    """Wait until this number of entries is drawn."""
     page.wait_for_function(f"() => document.querySelector('#graph').dataset.drawn === '{count}'")
 
 
 def count_drawn(page: Any) -> int:
-    """How many entries the last frame drew."""
+    """Return how many entries the last frame drew."""
     page.wait_for_function("() => Number(document.querySelector('#graph').dataset.drawn) > 0")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return int(page.locator("#graph").get_attribute("data-drawn"))
 
 
 def scroll(page: Any, to: str, words: str, *, there: bool = True) -> None:
-    """To an end of the window, again and again, until words are there, or not there any more."""
+    """Scroll to an end of the window repeatedly until the text appears or disappears."""
     page.wait_for_function(
         """([top, words, there]) => {
           const window = document.querySelector(".window");
@@ -75,7 +75,7 @@ def scroll(page: Any, to: str, words: str, *, there: bool = True) -> None:
 
 
 def choose_leaf(page: Any) -> None:
-    """By the tree, from the entry above it."""
+    """Select the leaf in the tree, starting from the entry above it."""
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
     page.wait_for_selector(".composer.disabled")
@@ -301,7 +301,7 @@ def test_a_view_at_the_end_stays_at_the_end_when_much_text_arrives(serve: Serve,
     assert page.evaluate("(w => w.scrollHeight - w.scrollTop - w.clientHeight)(document.querySelector('.window'))") < 2
 
 
-# Doing
+# Actions
 
 
 def test_the_composer_stays_when_the_selected_head_advances(serve: Serve, visit: Visit) -> None:
@@ -724,7 +724,7 @@ def test_a_metric_that_was_not_recorded_is_unknown_and_cannot_win(serve: Serve, 
         assert chart.locator(".bar").count() == 1
 
 
-# Live
+# Live updates
 
 
 APPEND = """
@@ -860,9 +860,9 @@ def test_a_broken_stream_resumes_after_the_last_event(serve: Serve, visit: Visit
 
     site.drop_connections()
     page.wait_for_selector(".link.waiting")
-    session.append(st.user("said while nobody could hear"))
+    session.append(st.user("written while disconnected"))
 
-    wait_for_text(page, "said while nobody could hear")
+    wait_for_text(page, "written while disconnected")
     wait_for_drawn(page, before + 1)
 
 
@@ -978,20 +978,20 @@ def test_a_hidden_page_keeps_no_connection_and_misses_nothing(serve: Serve, visi
 
     page.evaluate(SEEN, True)
     page.wait_for_selector(".link.waiting")
-    session.append(st.user("said while nobody looked"))
+    session.append(st.user("written while hidden"))
     page.wait_for_timeout(1500)
-    assert "said while nobody looked" not in read_path(page)
+    assert "written while hidden" not in read_path(page)
     page.evaluate(SEEN, False)
 
-    wait_for_text(page, "said while nobody looked")
+    wait_for_text(page, "written while hidden")
     wait_for_drawn(page, before + 1)
 
 
-# Sizes
+# Large sessions and small screens
 
 
 def test_ten_thousand_entries_are_drawn_a_window_at_a_time(serve: Serve, visit: Visit) -> None:
-    """Smoothness is counted, not timed: whatever is done, a frame draws what is in sight and no more."""
+    """Drawn entries are counted instead of measuring time: a frame draws only visible entries."""
     write_session_file(build_branching_lines(10_000, every=100), name="many")
     site = serve()
     page = open_session(visit, site, "many")
@@ -1036,7 +1036,7 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
 
 
-# Names, notes and places that the page took for something else
+# Unusual names, problems and positions
 
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "hasOwnProperty"])
@@ -1085,7 +1085,7 @@ def test_damage_and_notes_are_distinguished(serve: Serve, visit: Visit) -> None:
 
 
 def read_current_entry(page: Any) -> str | None:
-    """Which entry the tree marks as the place of the session."""
+    """Return the entry that the tree marks as the current one."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page.locator("#graph").get_attribute("data-here")
 

@@ -1,4 +1,4 @@
-"""The list of sessions in the dashboard, when answers are late: what was asked for comes, however long it takes."""
+"""The list of sessions in the dashboard with slow responses: the requested list is always shown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.server.dashboard.held_requests import HeldRequests
 from tests.server.dashboard.site import DashboardSite, open_story
 
 LONGER = 6000
-"""Milliseconds, than the pause between two looks at the list."""
+"""Milliseconds; longer than the polling interval of the list."""
 
 
 def open_sessions_page(visit: Visit, site: DashboardSite) -> Any:
-    """A page from which `s` leads to the list, with a clock that can be put forward."""
+    """Open a page from which `s` opens the list, with a clock that the test advances."""
     page = visit(site, "/swarms")
     page.wait_for_selector("text=No swarms yet.")
     page.clock.install()

@@ -16,7 +16,7 @@ from tests.server.dashboard.site import DashboardSite, open_story, run_dashboard
 
 
 def create_link(site: DashboardSite, *, seconds: float = 600) -> str:
-    """What `sessiontree serve` and `sessiontree token link` print."""
+    """Create the link that `sessiontree serve` and `sessiontree token link` print."""
     made = issue_token(SCOPES, kind="code", created=get_time_now(), expires=add_seconds(get_time_now(), seconds))
     TokenStore().add(made.token)
     return f"{site.url}/#code={made.secret}"
@@ -89,7 +89,7 @@ def test_a_browser_stays_signed_in_across_restarts(context: Any) -> None:
         page.goto(create_link(site))
         page.goto(f"{site.url}/#/s/{session.id}/talk")
         page.wait_for_selector(".link.live")
-    site.made = issue_token(SCOPES)  # as a new process has it
+    site.made = issue_token(SCOPES)  # as in a new process
     with run_dashboard(after=site):
         page.wait_for_selector(".link.live")
         page.reload()
@@ -143,7 +143,7 @@ def test_a_prompt_that_cannot_be_sent_is_kept_with_the_reason(serve: Serve, cont
     assert composer.input_value() == "Do it."
     assert not model.requests
     session.append(st.user("written elsewhere"), branch="dict")
-    second.wait_for_selector(".path >> text=written elsewhere")  # by looking now and then
+    second.wait_for_selector(".path >> text=written elsewhere")  # by polling
 
     first.close()
     second.wait_for_selector(".link.live", timeout=60_000)  # the page retries after a pause

@@ -1,4 +1,4 @@
-"""Characters that act without being seen have a sign in their place: visible.js in the browser, and the whole page."""
+"""Invisible characters are shown as symbols: visible.js in the browser, and the whole page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.server.dashboard.site import write_session_file
 
 TIME = "2026-01-01T00:00:00.000Z"
 TURN = "\u202e"
-"""Has what follows read from right to left."""
+"""Makes the following text read from right to left."""
 
 EVERY_CHARACTER = """async () => {
   const { makeVisible } = await import("/static/js/visible.js");
@@ -38,7 +38,7 @@ def build_message(id: str, parent: str | None, said: dict[str, Any], **fields: A
 
 
 def write_session(name: str, *entries: dict[str, Any]) -> None:
-    """A session of these entries, in a file of that name."""
+    """Write a session with these entries to a file of that name."""
     header = {"type": "session", "version": 3, "id": name, "timestamp": TIME, "cwd": "/project"}
     write_session_file([json.dumps(line).encode() for line in (header, *entries)], name=name)
 
