@@ -62,7 +62,7 @@ def test_functions_and_tools_can_be_mixed() -> None:
     assert format_messages(agent.branch)[2] == "toolResult: 5"
 
 
-def test_an_agent_without_tools_may_say_so_with_none() -> None:
+def test_tools_may_be_none() -> None:
     assert st.Agent(model=ScriptedModel("Hello."), tools=None).run_sync("Hi").text == "Hello."
 
 
@@ -72,7 +72,7 @@ def test_a_model_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert st.Agent(model="openai:gpt-5.5").model.info.name == "openai:gpt-5.5"
 
 
-def test_a_model_without_its_key_says_which_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_without_its_key_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(st.NoModel, match="OPENAI_API_KEY is not set"):
@@ -169,7 +169,7 @@ def test_a_handler_that_cancels_is_named_in_the_result(event: type[Any]) -> None
         result.raise_for_error()
 
 
-async def test_an_aborted_run_says_so() -> None:
+async def test_an_aborted_run_is_marked_as_aborted() -> None:
     agent = st.Agent(model=ScriptedModel([["Half", Delay(30)]]))
     agent.hooks.listen(lambda event: agent.abort() if isinstance(event, MessageDelta) else None)
 

@@ -159,7 +159,7 @@ async def test_a_result_too_long_for_the_provider_is_summarized_with_an_unknown_
     assert "What was fetched." in asked
 
 
-async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent: MakeAgent, session: Session) -> None:
+async def test_a_request_refused_as_too_long_is_compacted_and_retried(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "The summary.", "Two.")
     events = record_events(made.hooks)
     await made.run("1")

@@ -120,7 +120,7 @@ async def test_events_report_every_step_in_order(agent: MakeAgent) -> None:
     assert (begun.call, begun.name) == ("c1", "echo")
 
 
-async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
+async def test_events_can_be_read_during_the_run(agent: MakeAgent) -> None:
     made = agent("Hello there.")
     events = made.events()
     asking = asyncio.create_task(made.run("Hi"))

@@ -231,7 +231,7 @@ async def test_a_broken_connection_keeps_the_partial_answer_and_the_run_can_cont
     assert list_request_messages(server) == [SYSTEM, build_user("1")]
 
 
-async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeServer, session: Session) -> None:
+async def test_a_request_refused_as_too_long_is_compacted_and_sent_again(server: FakeServer, session: Session) -> None:
     server.add("One.", overflow(), "All that was said.", "Two.")
     agent = create_agent(session, server)
     await agent.run("1")

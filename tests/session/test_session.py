@@ -750,7 +750,7 @@ def test_append_at_head_retries_at_the_head_another_writer_moved_to() -> None:
     assert read_texts(mine.head) == ["one", "two", "theirs", "mine"]
 
 
-def test_append_at_head_gives_up_when_the_branch_moves_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_at_head_stops_retrying_when_the_branch_moves_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = two_writers()
     monkeypatch.setattr("sessiontree.session.writer.MAX_APPEND_ATTEMPTS", 3)
     attempts: list[str] = []
@@ -1117,7 +1117,7 @@ def test_a_line_that_starts_like_a_message_but_is_not_json_is_not_a_head(tmp_pat
     assert other.head.leaf == entry.id
 
 
-def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> None:
+def test_undoing_a_switch_restores_an_archived_branch(session: Session) -> None:
     append_texts(session, "one")
     session.create_branch("b")
     session.switch("main")
@@ -1252,7 +1252,7 @@ def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp
         assert reopen(session).heads.heads == session.heads.heads
 
 
-def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_means(tmp_path: Path) -> None:
+def test_a_place_takes_precedence_over_a_branch_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path) as session:
         one = session.append(st.user("one"))
