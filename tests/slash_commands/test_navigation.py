@@ -125,7 +125,7 @@ async def test_a_move_is_undone(make_controller: MakeController, session: Sessio
 
     assert session.head.leaf == last
     assert at.agent.branch.leaf == last
-    assert done.startswith("Undid the move of main: ")
+    assert done.startswith("Undid the move of main; main is at ")
 
 
 async def test_retry_adds_a_second_answer_to_the_same_message(
@@ -278,7 +278,7 @@ async def test_a_label_is_not_switched_to(make_controller: MakeController, sessi
     first, last = talk(session, "one", "1")
     session.label(session.tree[first], "start")
 
-    with pytest.raises(InvalidOperation, match="'start' is a label, not a branch; /tree goes to a label"):
+    with pytest.raises(InvalidOperation, match="'start' is a label, not a branch; use /tree to go to a label"):
         await run(make_controller(), "/switch start")
 
     assert session.head.leaf == last
@@ -393,7 +393,7 @@ async def test_an_entry_without_a_branch_can_be_merged_and_compared(
 
     compared = await run(at, f"/compare {left}")
     assert [line.split()[:2] for line in compared.splitlines()[1:3]] == [["main", "1"], [left, "2"]]
-    assert await run(at, f"/merge {left[:8]}") == f"Merged {left[:8]} as {at.branch.leaf[:8]}"
+    assert await run(at, f"/merge {left[:8]}") == f"Merged {left[:8]} into main; head: {at.branch.leaf[:8]}"
 
     assert "Two was tried." in list_messages(session)[-1]
     with pytest.raises(InvalidOperation, match=f"place '{left}' has no entries to merge into 'main'"):

@@ -394,7 +394,7 @@ class SessionController:
         name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
         if name is None:
             if isinstance(place, str) and is_label(place, self.session.tree):
-                raise InvalidOperation(f"{place!r} is a label, not a branch; /tree goes to a label")
+                raise InvalidOperation(f"{place!r} is a label, not a branch; use /tree to go to a label")
             return await self.move_to(place)
         self.ensure_idle()
         leaf = self.session.branch(name).leaf

@@ -83,8 +83,10 @@ def format_move(outcome: NavigateOutcome) -> CommandOutcome:
         return build_cancelled(outcome.cancelled_by)
     if outcome.old_leaf == outcome.new_leaf:
         return CommandOutcome(text="Already there.")
-    with_summary = " with a summary" if outcome.summary_entry is not None else ""
-    return CommandOutcome(text=f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}{with_summary}")
+    with_summary = ", with a summary" if outcome.summary_entry is not None else ""
+    return CommandOutcome(
+        text=f"Moved from {format_id(outcome.old_leaf)} to {format_id(outcome.new_leaf)}{with_summary}"
+    )
 
 
 async def _run_tree(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -126,8 +128,9 @@ async def _run_undo(controller: SessionController, args: Sequence[str]) -> Comma
     outcome = await controller.undo()
     if outcome.cancelled:
         return format_move(outcome)
-    moved = f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}"
-    return CommandOutcome(text=f"Undid {outcome.undo_description}: {moved}, on {controller.branch.name}")
+    return CommandOutcome(
+        text=f"Undid {outcome.undo_description}; {controller.branch.name} is at {format_id(outcome.new_leaf)}"
+    )
 
 
 async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -237,7 +240,7 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
     controller.host.refresh()
     if outcome.cancelled:
         return build_cancelled(outcome.cancelled_by)
-    return CommandOutcome(text=f"Merged {source} as {format_id(outcome.new_leaf)}")
+    return CommandOutcome(text=f"Merged {source} into {controller.branch.name}; head: {format_id(outcome.new_leaf)}")
 
 
 async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -274,7 +277,7 @@ async def _run_compact(controller: SessionController, args: Sequence[str]) -> Co
         return build_cancelled(outcome.cancelled_by)
     if outcome.entry is None:
         return CommandOutcome(text="Nothing to compact.")
-    return CommandOutcome(text=f"Compacted as {format_id(outcome.entry.id)}")
+    return CommandOutcome(text=f"Compacted {controller.branch.name}; head: {format_id(outcome.entry.id)}")
 
 
 async def _run_uncompact(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
