@@ -59,7 +59,7 @@ class AutoCompactor:
     async def compact_if_needed(self) -> None:
         """Compact the context if it is above the limit."""
         settings, window = self._settings, self._agent.model.info.context_window
-        if self._failed or not self.enabled or self._agent.abort_controller.signal.aborted:
+        if self._failed or not settings.enabled or self._agent.abort_controller.signal.aborted:
             return
         limit = split_window(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
         tree, leaf = self._writer.branch.session.tree, self._writer.follow_head()

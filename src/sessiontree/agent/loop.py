@@ -436,9 +436,7 @@ class AgentRun:
     async def _wait_for_output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:
         if task is None:
             return NOT_RUN_OUTPUT
-        aborted = asyncio.create_task(self._signal.wait())
-        await asyncio.wait([task, aborted], return_when=asyncio.FIRST_COMPLETED)
-        aborted.cancel()
+        await self._signal.wait_while_running(task)
         if not task.done():
             await asyncio.wait([task], timeout=GRACE_SECONDS)
         return task.result() if task.done() and not task.cancelled() else ABORTED_OUTPUT

@@ -67,16 +67,15 @@ async def wait_with_grace(signal: Signal, work: Awaitable[T], grace: float) -> T
 async def run_unless_aborted(signal: Signal, work: Awaitable[T]) -> T:
     """Return the result of `work`. Raises `OperationStopped` and cancels `work` when the signal aborts."""
     working = asyncio.ensure_future(work)
-    aborted = asyncio.ensure_future(signal.wait())
     try:
-        await asyncio.wait({working, aborted}, return_when=asyncio.FIRST_COMPLETED)
+        await signal.wait_while_running(working)
         if signal.aborted:
             raise OperationStopped(aborted=True)
-        return await working
+        return working.result()
     finally:
-        for task in (working, aborted):
-            task.cancel()
-        await asyncio.gather(working, aborted, return_exceptions=True)
+        working.cancel()
+        if not working.done() or signal.aborted:
+            await asyncio.gather(working, return_exceptions=True)
 
 
 class AbortController:

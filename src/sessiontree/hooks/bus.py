@@ -84,6 +84,8 @@ class _Registration:
     handler: Handler
     source: str
     deadline: float
+    copies: bool = True
+    """Whether the handler gets a copy of the event."""
 
 
 class _HandlerFailure:
@@ -108,11 +110,21 @@ class Hooks:
         return hooks
 
     def on(
-        self, event: str | type[Event], handler: Handler, *, source: str = "", deadline: float = DEADLINE
+        self,
+        event: str | type[Event],
+        handler: Handler,
+        *,
+        source: str = "",
+        deadline: float = DEADLINE,
+        copies: bool = True,
     ) -> Callable[[], None]:
-        """Register a handler for an event, by type, name or alias. Return a function that removes it."""
+        """Register a handler for an event, by type, name or alias. Return a function that removes it.
+
+        With `copies=False`, the handler gets the event itself, which it must not change. Copying an event with a whole
+        conversation takes time.
+        """
         kind = find_event_type(event) if isinstance(event, str) else event
-        return _add(self._handlers.setdefault(kind, []), _build_registration(handler, source, deadline))
+        return _add(self._handlers.setdefault(kind, []), _build_registration(handler, source, deadline, copies))
 
     def on_session(self, handler: Handler, *, source: str = "", deadline: float = DEADLINE) -> Callable[[], None]:
         """Register a tool for `Navigated`, `Forked` and `Switched`. Tools are called after all handlers."""
@@ -178,7 +190,8 @@ class Hooks:
         context = replace(
             self.context, ui=None if self.context.ui is None else stop_clock_during_questions(self.context.ui, clock)
         )
-        task = asyncio.ensure_future(_call_without_exit(registered.handler, _copy_value(event), context))
+        given = _copy_value(event) if registered.copies else event
+        task = asyncio.ensure_future(_call_without_exit(registered.handler, given, context))
         try:
             while not task.done() and clock.remaining > 0:
                 await asyncio.wait({task}, timeout=clock.remaining)
@@ -223,8 +236,8 @@ def _add(items: list[T], item: T) -> Callable[[], None]:
     return remove
 
 
-def _build_registration(handler: Handler, source: str, deadline: float) -> _Registration:
-    return _Registration(handler, source or _get_name(handler, "a handler"), deadline)
+def _build_registration(handler: Handler, source: str, deadline: float, copies: bool = True) -> _Registration:
+    return _Registration(handler, source or _get_name(handler, "a handler"), deadline, copies)
 
 
 def _get_name(function: Callable[..., Any], otherwise: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -25,7 +26,7 @@ class Signal:
 
     def __init__(self) -> None:
         self._aborted = False
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def aborted(self) -> bool:
@@ -33,18 +34,39 @@ class Signal:
 
     def abort(self) -> None:
         self._aborted = True
-        for loop, event in tuple(self._waiters):
+        for waiter in tuple(self._waiters):
+            loop = waiter.get_loop()
             if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
+                loop.call_soon_threadsafe(_wake, waiter)
 
     async def wait(self) -> None:
-        waiting = asyncio.get_running_loop(), asyncio.Event()
-        self._waiters.append(waiting)
+        """Wait until the signal aborts."""
+        await self._wait(asyncio.get_running_loop().create_future())
+
+    async def wait_while_running(self, task: asyncio.Future[Any]) -> None:
+        """Wait until `task` is done or the signal aborts."""
+        if task.done():
+            return
+        waiter: asyncio.Future[None] = task.get_loop().create_future()
+        wake = partial(_wake, waiter)
+        task.add_done_callback(wake)
+        try:
+            await self._wait(waiter)
+        finally:
+            task.remove_done_callback(wake)
+
+    async def _wait(self, waiter: asyncio.Future[None]) -> None:
+        self._waiters.append(waiter)
         try:
             if not self._aborted:
-                await waiting[1].wait()
+                await waiter
         finally:
-            self._waiters.remove(waiting)
+            self._waiters.remove(waiter)
+
+
+def _wake(waiter: asyncio.Future[None], _: object = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 # Plans of operations

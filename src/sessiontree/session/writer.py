@@ -421,7 +421,7 @@ class SessionWriter(SessionBase):
         if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
             return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
         if get_ident() != group_commit.main_thread and self._is_write_waiting():
-            return self._group_commit.run(lambda: self.append(body, branch=branch), self.share_sync)
+            return self._group_commit.run(lambda: SessionWriter.append(self, body, branch=branch), self.share_sync)
         # The common case, a message at the head of a branch, takes fewer steps.
         with self._mutex:
             state = self._writable_state

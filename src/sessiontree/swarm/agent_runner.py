@@ -176,8 +176,8 @@ class AgentRunner:
         """Check admission before every model call. Return a function that removes the handlers."""
         hooks = self._resources.hooks
         removers = [
-            hooks.on(BeforeRequest, self._check_admission, source="the swarm's admission control"),
-            hooks.on(BeforeCompact, self._check_admission, source="the swarm's admission control"),
+            hooks.on(kind, self._check_admission, source="the swarm's admission control", copies=False)
+            for kind in (BeforeRequest, BeforeCompact)
         ]
 
         def unregister() -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any, TypeVar
 
 from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import NotFound
 from sessiontree.session import Item, Session
+from sessiontree.session.write_queue import run_write
 from sessiontree.swarm.records import (
     CreatedRecord,
     SpawnAction,
@@ -25,20 +24,7 @@ from sessiontree.swarm.records import (
 )
 from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
 
-MAX_THREADS = 64
-"""Size of the thread pool for session reads and writes, which can block on the disk or on another process's lock."""
-
 T = TypeVar("T")
-
-
-@cache
-def _get_thread_pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="sessiontree-swarm")
-
-
-async def run_in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call a blocking function in the thread pool and return its result."""
-    return await asyncio.get_running_loop().run_in_executor(_get_thread_pool(), function, *args)
 
 
 def list_swarms(session: Session) -> list[SwarmStatus]:
@@ -56,6 +42,8 @@ class SwarmJournal:
         self._tracker = SwarmTracker(session)
         self._last_record: Entry | None = None
         """The last record that this journal wrote."""
+        self._next_refresh: asyncio.Task[object] | None = None
+        """A refresh that has not started yet. All agents that ask in the meantime share it."""
 
     @property
     def state(self) -> TrackedSwarm:
@@ -71,13 +59,24 @@ class SwarmJournal:
 
     async def refresh(self) -> TrackedSwarm:
         """Read what other processes have written, and return the swarm's state."""
-        await run_in_thread(self.session.refresh)
+        refresh = self._next_refresh
+        if refresh is None or refresh.get_loop() is not asyncio.get_running_loop():
+            refresh = self._next_refresh = asyncio.create_task(self.run_in_thread(self._refresh))
+        await asyncio.shield(refresh)
         return self.state
+
+    def _refresh(self) -> None:
+        self._next_refresh = None
+        self.session.refresh()
+
+    async def run_in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function that reads or writes the session, which may wait for the disk, in a thread."""
+        return await run_write(self.session, lambda: function(*args))
 
     async def append_record(self, record: SwarmRecord) -> Entry:
         """Append a record to the swarm's own branch."""
         own = record.name if isinstance(record, CreatedRecord) else self.state.own_branch
-        self._last_record = await run_in_thread(self._append, build_record_body(record), own, self._last_record)
+        self._last_record = await self.run_in_thread(self._append, build_record_body(record), own, self._last_record)
         return self._last_record
 
     async def append_action(self, agent: str, action: SwarmAction) -> Entry:
@@ -87,11 +86,11 @@ class SwarmJournal:
         branch = (
             action.branch if isinstance(action, SpawnAction) else state.own_branch if known is None else known.branch
         )
-        return await run_in_thread(self._append, build_action_body(agent, action), branch, None)
+        return await self.run_in_thread(self._append, build_action_body(agent, action), branch, None)
 
     async def append_to_agent(self, agent: str, body: Body) -> Entry:
         """Append another kind of entry to an agent's branch."""
-        return await run_in_thread(self._append, body, self.state.agents[agent].branch, None)
+        return await self.run_in_thread(self._append, body, self.state.agents[agent].branch, None)
 
     def create_own_branch(self, name: str, start: EntryId | None) -> str:
         """Create the swarm's own branch, with a number appended if the name is taken. Return its name."""

@@ -24,7 +24,7 @@ from sessiontree.swarm.agent_runner import Executor, RunJob, SwarmJob
 from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget
 from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal, can_continue
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent
-from sessiontree.swarm.journal import SwarmJournal, run_in_thread
+from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import AgentSpec, CancelAction, ExpectedAgentsRecord, JoinAction, SpawnAction
 from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
 
@@ -234,7 +234,7 @@ class Scheduler:
             raise InvalidOperation(f"agent {holder.id!r} already uses the branch {spawn.branch!r}")
         if spawn.branch not in session.heads.heads:
             at = state.start_entry if state.branch == state.own_branch else session.branch(state.branch).leaf
-            await run_in_thread(self._create_branch, spawn.branch, at)
+            await self._journal.run_in_thread(self._create_branch, spawn.branch, at)
             self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
         await self._journal.append_action(id, spawn)
         return self._get_agent(id)
@@ -365,7 +365,7 @@ class Scheduler:
                 body = BranchSummary(
                     summary=summary, abandoned_leaf=agent.end_entry, details=build_merge_details([agent.end_entry])
                 )
-                await run_in_thread(into.append, body)
+                await self._journal.run_in_thread(into.append, body)
 
     def _is_branch_unmoved(self, agent: TrackedAgent, into: Branch) -> bool:
         """Whether the agent's branch still ends at its result, which makes a normal merge possible."""

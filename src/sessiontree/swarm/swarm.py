@@ -39,7 +39,7 @@ from sessiontree.swarm.agent_runner import (
 from sessiontree.swarm.budget import Budget, check_budget
 from sessiontree.swarm.budget_enforcement import AdmissionControl, ChangeSignal
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent, ErrorEvent, EventLog, SwarmEvent, build_spool_path
-from sessiontree.swarm.journal import SwarmJournal, run_in_thread
+from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.lease import open_lease
 from sessiontree.swarm.records import (
     AgentSpec,
@@ -290,7 +290,7 @@ class Swarm:
             return
         session = self.session
         start = session.resolve_place(self._start_place)
-        branch = await run_in_thread(self._journal.create_own_branch, self._definition.name, start)
+        branch = await self._journal.run_in_thread(self._journal.create_own_branch, self._definition.name, start)
         self._definition = replace(self._definition, name=branch)
         await self._journal.append_record(self._definition)
         self._emit(BranchEvent(name=branch, entry=session.branch(branch).leaf), None, branch)
@@ -487,7 +487,7 @@ class Swarm:
         if not state.is_over:
             await self.cancel()
         await self._append_and_emit(DestroyedRecord(swarm=self.id), SwarmEvent(status="destroyed"))
-        await run_in_thread(self._journal.archive_branches)
+        await self._journal.run_in_thread(self._journal.archive_branches)
         if self._definition.streaming:
             self.events.delete()
         self._lease.delete()
@@ -533,7 +533,7 @@ class Swarm:
         session, state = self.session, self._state
         own = state.branch == state.own_branch
         place = at if at is not None else session.tree[state.start_entry] if own else state.branch
-        branch = await run_in_thread(
+        branch = await self._journal.run_in_thread(
             lambda: session.create_branch(name, at=place, description=description, current=False)
         )
         entry = branch.leaf
