@@ -6,7 +6,8 @@ module that knows its fields. Session files are untrusted: every reader accepts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -340,26 +341,29 @@ def _count_characters(message: JsonObject) -> int:
 
 
 def _count_content(content: object) -> int:
+    if isinstance(content, str):
+        return len(content)
     total = 0
-    for block in iter_blocks(content):
-        match block.get("type"):
-            case "text":
-                total += len(coerce_string(block.get("text")))
-            case "thinking":
-                total += len(coerce_string(block.get("thinking")))
-            case "image":
-                total += IMAGE_CHARACTERS
-            case "toolCall":
-                total += len(coerce_string(block.get("name"))) + _count_json(block.get("arguments"))
-            case _:
-                pass
+    for block in filter(is_object, content) if is_list(content) else ():
+        kind = block.get("type")
+        if kind == "text" or kind == "thinking":
+            total += len(coerce_string(block.get(kind)))
+        elif kind == "image":
+            total += IMAGE_CHARACTERS
+        elif kind == "toolCall":
+            total += len(coerce_string(block.get("name"))) + _count_json(block.get("arguments"))
     return total
 
 
 def _count_json(value: object) -> int:
-    import json
+    return len(_get_json_encoder()(value))
 
-    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+@cache
+def _get_json_encoder() -> Callable[[object], str]:
+    from json import JSONEncoder  # only here, for a fast start
+
+    return JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 # Conversion for a model

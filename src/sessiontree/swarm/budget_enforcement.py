@@ -230,8 +230,9 @@ class AdmissionControl:
         return [
             UnreportedUsageRecord(swarm=self._journal.id, agent=id, kind=kind, model=model)
             for id, kinds in self.unreported.items()
+            if kinds and (budgets := self._list_budgets(state, id))
             for kind, model in kinds.items()
-            if any(getattr(budget, kind) is not None for budget in self._list_budgets(state, id))
+            if any(getattr(budget, kind) is not None for budget in budgets)
         ]
 
     def _list_budgets(self, state: TrackedSwarm, agent: str) -> list[Budget]:
@@ -259,16 +260,18 @@ class AdmissionControl:
     def _list_new_levels(self, state: TrackedSwarm, agent: str | None) -> list[BudgetLevelRecord]:
         """Build records for budget levels that were reached and are not recorded yet."""
         now = self._now()
-        scopes: list[tuple[str, Budget | None, Spending]] = [("swarm", state.budget, state.compute_spending(now))]
+        scopes: list[tuple[str, Budget, Spending]] = []
+        if state.budget is not None:
+            scopes.append(("swarm", state.budget, state.compute_spending(now)))
         for one in state.agents.values():
-            if one.end_state is None or one.id == agent:
-                scopes.append((one.id, state.get_agent_budget(one), one.compute_spending(now)))
+            budget = state.get_agent_budget(one)
+            if budget is not None and (one.end_state is None or one.id == agent):
+                scopes.append((one.id, budget, one.compute_spending(now)))
         return [
             BudgetLevelRecord(
                 swarm=self._journal.id, scope=scope, kind=use.kind, level=use.level, used=use.used, limit=use.limit
             )
             for scope, budget, spending in scopes
-            if budget is not None
             for use in budget.list_usage(spending)
             if use.level is not None and (scope, use.kind, use.level) not in state.reached_levels
         ]
