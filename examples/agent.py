@@ -1,15 +1,12 @@
 """An agent with a custom tool answers a question, goes back, and answers again on another branch.
 
 Run it with `python examples/agent.py`; its model answers from a script and needs no key and no network.
-For a real model, use `sessiontree.model.selection.find_model("openai:gpt-5.5")` instead.
+For a real model, use `st.find_model("openai:gpt-5.5")` instead.
 """
 
 import asyncio
 
 import sessiontree as st
-from sessiontree.core.messages import ToolCall
-from sessiontree.hooks.events import Event, MessageDelta, RunEnd, ToolEnd
-from sessiontree.model.scripted import ScriptedModel
 
 STOCK = {"apple": 3, "pear": 0}
 
@@ -22,20 +19,20 @@ def stock(fruit: str) -> str:
     return str(STOCK[fruit])
 
 
-def show(event: Event) -> None:
-    if isinstance(event, MessageDelta) and event.kind == "text":
+def show(event: st.events.Event) -> None:
+    if isinstance(event, st.events.MessageDelta) and event.kind == "text":
         print(event.text, end="", flush=True)
-    elif isinstance(event, ToolEnd):
+    elif isinstance(event, st.events.ToolEnd):
         print(f"[{event.call.name} {event.call.arguments}]")
-    elif isinstance(event, RunEnd):
+    elif isinstance(event, st.events.RunEnd):
         print()
 
 
 async def main() -> None:
     session = st.memory()
-    model = ScriptedModel(
+    model = st.ScriptedModel(
         [
-            [ToolCall("c1", "stock", {"fruit": "apple"}), ToolCall("c2", "stock", {"fruit": "plum"})],
+            [st.ToolCall("c1", "stock", {"fruit": "apple"}), st.ToolCall("c2", "stock", {"fruit": "plum"})],
             "There are 3 apples and no plums.",
             "Three apples, sir.",
         ]

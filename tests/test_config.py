@@ -51,14 +51,14 @@ def write_config(home: Path, text: str) -> Path:
 
 
 def test_without_a_file_the_defaults_apply() -> None:
-    assert config.load() == Config()
-    assert config.load().sessions is None
+    assert config.load_config() == Config()
+    assert config.load_config().sessions is None
 
 
 def test_every_setting_is_read(home: Path) -> None:
     write_config(home, WHOLE)
 
-    loaded = config.load()
+    loaded = config.load_config()
 
     assert loaded.sessions == str(home / "talks")
     assert (loaded.model, loaded.thinking, loaded.double_escape) == ("openai:gpt-5", "high", "fork")
@@ -75,7 +75,7 @@ def test_every_setting_is_read(home: Path) -> None:
 def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> None:
     write_config(home, WHOLE)
 
-    loaded = config.load()
+    loaded = config.load_config()
 
     assert loaded.get_compaction_settings("vllm:qwen") == CompactionSettings(enabled=False, reserve_tokens=9000)
     assert loaded.get_compaction_settings("another:model") == loaded.compaction
@@ -85,7 +85,7 @@ def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> 
 def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
     file = write_config(home, 'sessions = "talks"')
 
-    assert config.load().sessions == str(file.parent / "talks")
+    assert config.load_config().sessions == str(file.parent / "talks")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_invalid_setting_is_reported_with_its_file_and_key(home: Path, text: 
     file = write_config(home, text)
 
     with pytest.raises(ConfigError) as caught:
-        config.load()
+        config.load_config()
 
     assert (caught.value.file, caught.value.key, caught.value.reason) == (str(file), key, reason)
     assert str(caught.value) == f"{file}: {key}: {reason}"
@@ -128,7 +128,7 @@ def test_a_file_that_is_not_toml_is_reported_as_a_whole(home: Path, raw: bytes, 
     write_config(home, "").write_bytes(raw)
 
     with pytest.raises(ConfigError, match=reason) as caught:
-        config.load()
+        config.load_config()
 
     assert caught.value.key is None
 
@@ -137,7 +137,7 @@ def test_an_unreadable_file_is_not_treated_as_missing(home: Path) -> None:
     (home / ".sessiontree" / "config.toml").mkdir(parents=True)
 
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        config.load()
+        config.load_config()
 
 
 # The environment of commands
@@ -146,7 +146,7 @@ def test_an_unreadable_file_is_not_treated_as_missing(home: Path) -> None:
 def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
     write_config(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
 
-    assert config.load().tools.environment == ("NODE_ENV", "SSH_AUTH_SOCK")
+    assert config.load_config().tools.environment == ("NODE_ENV", "SSH_AUTH_SOCK")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=lambda provider: provider.name)
@@ -156,7 +156,7 @@ def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, hom
         write_config(folder, f'[tools]\nenvironment = ["{name}"]\n')
 
         with pytest.raises(ConfigError, match=rf"tools.environment: {name} is never passed to commands: .*provider"):
-            config.load(folder / ".sessiontree" / "config.toml")
+            config.load_config(folder / ".sessiontree" / "config.toml")
 
 
 @pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
@@ -164,7 +164,7 @@ def test_no_setting_gives_commands_another_secret(name: str, home: Path) -> None
     write_config(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
 
     with pytest.raises(ConfigError, match=f"{name} is never passed to commands"):
-        config.load()
+        config.load_config()
 
 
 # Files that are not a configuration
@@ -176,7 +176,7 @@ def test_a_fifo_instead_of_the_file_is_refused_without_blocking(home: Path) -> N
     os.mkfifo(file)
 
     done = subprocess.run(
-        [sys.executable, "-c", "from sessiontree import config; config.load()"], capture_output=True, timeout=60
+        [sys.executable, "-c", "from sessiontree import config; config.load_config()"], capture_output=True, timeout=60
     )
 
     assert b"config.toml: cannot be read: not a regular file" in done.stderr
@@ -205,4 +205,4 @@ def test_impossible_values_are_reported_as_errors_of_the_file(text: str, told: s
     write_config(home, text)
 
     with pytest.raises(ConfigError, match=f"config.toml: {re.escape(told)}"):
-        config.load()
+        config.load_config()

@@ -326,7 +326,19 @@ def read_all_pages() -> str:
     return "\n".join(page.read_text() for page in PAGES)
 
 
-@pytest.mark.parametrize("name", sessiontree.__all__)
+PUBLIC_NAMES = sorted({*sessiontree.__all__, *sessiontree._NOT_STARRED})
+NAMESPACES = {"sessiontree", "sessiontree.compat.dash", "sessiontree.compat.pi"}
+"""The modules that users import."""
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "examples").rglob("*.py"))], ids=lambda page: page.name)
+def test_no_page_imports_from_inside_the_library(page: Path) -> None:
+    imported = re.findall(r"^ *(?:from|import) (sessiontree[\w.]*)", page.read_text(), re.MULTILINE)
+
+    assert set(imported) <= NAMESPACES
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_every_public_name_is_in_the_docs(name: str) -> None:
     assert re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", read_all_pages())
 
@@ -335,7 +347,7 @@ def test_every_public_name_has_a_row_that_shows_whether_it_is_async() -> None:
     section = split_sections(DOCS / "names.md", "##")["Every public name"]
     rows = dict(re.findall(r"^\| `st\.(\w+)` \| [^|\n]*\w.* \| (\w*) ?\|$", section, re.M))
 
-    assert sorted(rows) == sorted({*sessiontree.__all__, "open"})
+    assert sorted(rows) == PUBLIC_NAMES
     assert {name for name, marked in rows.items() if marked} == {
         name for name in rows if inspect.iscoroutinefunction(getattr(sessiontree, name))
     }

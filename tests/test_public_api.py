@@ -15,7 +15,7 @@ import sessiontree
 def test_the_public_names_are_exactly_those_in_all() -> None:
     public = {name for name in dir(sessiontree) if not name.startswith("_")}
     modules = {name for name in public if inspect.ismodule(getattr(sessiontree, name))}
-    tools = {"annotations", "Any", "open"}
+    tools = {"annotations", "Any", *sessiontree._NOT_STARRED}
 
     assert sorted(sessiontree.__all__) == sorted({*(public - modules - tools), "events", "__version__"})
     assert len(set(sessiontree.__all__)) == len(sessiontree.__all__)
@@ -42,8 +42,36 @@ def test_a_star_import_replaces_no_built_in() -> None:
 
 
 def test_every_public_name_can_be_imported() -> None:
-    for name in sessiontree.__all__:
+    for name in (*sessiontree.__all__, *sessiontree._NOT_STARRED):
         assert getattr(sessiontree, name) is not None
+
+
+def test_a_star_import_works_without_extras_and_a_missing_extra_is_named() -> None:
+    script = (
+        "import sys\n"
+        "class Blocker:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] in {EXTRA_PACKAGES}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Blocker())\n"
+        "from sessiontree import *\n"
+        "import sessiontree\n"
+        "for name in sorted(sessiontree._NOT_STARRED - {'open'}):\n"
+        "    try:\n"
+        "        getattr(sessiontree, name)\n"
+        "    except ImportError as error:\n"
+        "        print(error)\n"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert len(shown.splitlines()) == len(sessiontree._NOT_STARRED) - 1
+    assert "create_app needs `pip install 'sessiontree[web]'` (No module named 'fastapi')" in shown
+
+
+EXTRA_PACKAGES = {
+    "dbos", "fastapi", "jinja2", "markdown_it", "nh3", "opentelemetry", "psycopg", "pydantic", "pydantic_ai",
+    "pygments", "rich", "sqlalchemy", "starlette", "textual", "uvicorn", "watchfiles", "xllamacpp",
+}  # fmt: skip
 
 
 def test_no_module_hides_a_public_name() -> None:

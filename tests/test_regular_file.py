@@ -46,7 +46,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("config.toml", "from sessiontree import config; config.load()", True),
+        ("config.toml", "from sessiontree import config; config.load_config()", True),
         ("tokens.json", "from sessiontree.server.auth import TokenStore; TokenStore().read_stored()", True),
         (
             "trust.json",

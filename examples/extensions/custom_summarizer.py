@@ -3,7 +3,7 @@
 Copy it to `~/.sessiontree/extensions/`, or try it with `sessiontree -p -e custom_summarizer.py "…"`.
 """
 
-from sessiontree.core.entry_text import format_entry_row
+import sessiontree as st
 
 
 def setup(api):
@@ -12,5 +12,5 @@ def setup(api):
         entries = event.preparation.entries_to_summarize
         if not event.preparation.user_wants_summary or not entries:
             return None
-        lines = [f"- {format_entry_row(entry)}" for entry in entries]
+        lines = [f"- {st.format_entry_row(entry)}" for entry in entries]
         return {"summary": {"summary": "What was tried:\n" + "\n".join(lines), "details": {"custom": True}}}

@@ -16,7 +16,11 @@ from sessiontree._version import __version__
 
 _MODULES = {
     "sessiontree.agent.agent": ("Agent",),
-    "sessiontree.agent.fan_out": ("Variant",),
+    "sessiontree.agent.fan_out": (
+        "Attempt",
+        "Variant",
+        "fan_out",
+    ),
     "sessiontree.agent.loop": (
         "Outcome",
         "RunStopped",
@@ -26,6 +30,7 @@ _MODULES = {
         "PermissionQuestion",
         "Permissions",
     ),
+    "sessiontree.agent.run_writer": ("UnsavedMessages",),
     "sessiontree.agent.structured_output": ("InvalidOutput",),
     "sessiontree.agent.system_prompt": ("build_coding_prompt",),
     "sessiontree.agent.tool": (
@@ -36,6 +41,9 @@ _MODULES = {
         "tool",
     ),
     "sessiontree.agent.tools": ("builtin_tools",),
+    "sessiontree.agent.tools.bash_tool": ("CommandError",),
+    "sessiontree.agent.tools.command_environment": ("clean_environment",),
+    "sessiontree.agent.tracing": ("trace",),
     "sessiontree.branch_comparison": (
         "BranchStats",
         "Comparison",
@@ -43,12 +51,22 @@ _MODULES = {
         "Difference",
         "METRICS",
     ),
-    "sessiontree.config": ("Config",),
+    "sessiontree.config": (
+        "CompactionSettings",
+        "Config",
+        "ConfigError",
+        "ModelSettings",
+        "load_config",
+    ),
     "sessiontree.convert.anthropic_messages": ("from_anthropic",),
     "sessiontree.convert.gemini": ("from_gemini",),
     "sessiontree.convert.openai_chat": ("from_openai",),
     "sessiontree.convert.openai_responses": ("from_openai_responses",),
     "sessiontree.convert.pydantic_ai": ("from_pydantic_ai",),
+    "sessiontree.core.compaction": (
+        "count_context_tokens",
+        "split_window",
+    ),
     "sessiontree.core.context": (
         "Context",
         "ExplainedEntry",
@@ -86,6 +104,7 @@ _MODULES = {
         "ThinkingLevelChange",
         "Usage",
     ),
+    "sessiontree.core.entry_text": ("format_entry_row",),
     "sessiontree.core.message_views": (
         "AssistantMessage",
         "Block",
@@ -109,6 +128,7 @@ _MODULES = {
         "user",
     ),
     "sessiontree.core.operation_plans": ("NavigatePlan",),
+    "sessiontree.core.summary_prompts": ("format_message",),
     "sessiontree.core.tree": ("Tree",),
     "sessiontree.errors": (
         "Ambiguous",
@@ -123,10 +143,20 @@ _MODULES = {
         "SessionTreeError",
         "StoreError",
     ),
+    "sessiontree.export": (
+        "ExportResult",
+        "stream_export",
+    ),
     "sessiontree.export.redact": ("Redactor",),
+    "sessiontree.extensions.api": ("ExtensionApi",),
+    "sessiontree.extensions.loader": ("ExtensionLoader",),
+    "sessiontree.extensions.project_trust": ("ExtensionError",),
     "sessiontree.format.line_repair": ("Repair",),
     "sessiontree.hooks": ("events",),
-    "sessiontree.hooks.bus": ("Hooks",),
+    "sessiontree.hooks.bus": (
+        "HookContext",
+        "Hooks",
+    ),
     "sessiontree.library.catalog": (
         "create",
         "memory",
@@ -142,8 +172,16 @@ _MODULES = {
         "repair",
     ),
     "sessiontree.model.base": (
+        "Model",
         "ModelError",
+        "ModelInfo",
         "Request",
+        "TextDelta",
+        "complete",
+    ),
+    "sessiontree.model.retry": (
+        "RetryAttempt",
+        "RetryingModel",
     ),
     "sessiontree.model.scripted": (
         "ScriptedModel",
@@ -157,32 +195,102 @@ _MODULES = {
         "compact",
         "merge",
         "navigate",
+        "promote",
+        "uncompact",
+    ),
+    "sessiontree.ops.compact": ("CompactOutcome",),
+    "sessiontree.ops.fork": (
+        "ForkOutcome",
+        "fork_session",
+    ),
+    "sessiontree.ops.merge": (
+        "CopyOutcome",
+        "MergeOutcome",
+    ),
+    "sessiontree.ops.navigate": (
+        "NavigateOutcome",
+        "find_previous_prompt",
     ),
     "sessiontree.ops.run_sync": ("run_sync",),
+    "sessiontree.ops.summarize": ("SummaryFailed",),
+    "sessiontree.server.app": ("create_app",),
+    "sessiontree.server.auth": (
+        "SCOPES",
+        "TokenStore",
+        "issue_token",
+    ),
+    "sessiontree.server.http_server": (
+        "HttpServer",
+        "bind_socket",
+    ),
+    "sessiontree.server.request_checks": (
+        "ServerLimits",
+        "build_allowed_hosts",
+    ),
     "sessiontree.session": (
         "Branch",
         "BranchInfo",
         "Item",
         "Place",
         "Session",
+        "UnnamedLeaf",
         "compare",
         "diff",
     ),
     "sessiontree.session.async_session": ("AsyncSession",),
+    "sessiontree.slash_commands.controller": ("SessionController",),
+    "sessiontree.store.postgres.store": ("PostgresStore",),
     "sessiontree.swarm.budget": ("Budget",),
+    "sessiontree.swarm.durable.database": ("JobRequest",),
+    "sessiontree.swarm.durable.executor": ("DurableExecutor",),
+    "sessiontree.swarm.durable.worker": (
+        "DurableWorker",
+        "WrapModel",
+    ),
+    "sessiontree.swarm.events": ("SwarmEvent",),
     "sessiontree.swarm.experiment.experiment": (
         "Arm",
+        "Experiment",
         "experiment",
+        "list_experiments",
     ),
+    "sessiontree.swarm.experiment.scoring": (
+        "Candidate",
+        "exact",
+        "judge_with",
+        "matches",
+        "score_with",
+    ),
+    "sessiontree.swarm.journal": ("list_swarms",),
     "sessiontree.swarm.records": ("AgentSpec",),
+    "sessiontree.swarm.scheduler": (
+        "Scheduler",
+        "SwarmFailed",
+    ),
     "sessiontree.swarm.swarm": ("Swarm",),
+    "sessiontree.tui.screens.tree_screen": (
+        "TreeChoice",
+        "TreeScreen",
+    ),
 }
 """The public names by the module that defines them. A name is imported on first use, which keeps start-up fast."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-# `open` is public as `st.open`; a star import must not replace the built-in.
-__all__ = [*sorted({*_MODULE_OF} - {"open"}), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+_EXTRAS = {
+    "sessiontree.convert.pydantic_ai": "agent",
+    "sessiontree.server.app": "web",
+    "sessiontree.server.http_server": "web",
+    "sessiontree.swarm.durable.database": "swarm",
+    "sessiontree.swarm.durable.executor": "swarm",
+    "sessiontree.swarm.durable.worker": "swarm",
+    "sessiontree.tui.screens.tree_screen": "tui",
+}
+"""The modules that can be imported only if an extra is installed."""
+
+# A star import must not replace the built-in `open`, nor fail because an extra is missing.
+_NOT_STARRED = {"open", *(name for name, module in _MODULE_OF.items() if module in _EXTRAS)}
+__all__ = [*sorted({*_MODULE_OF} - _NOT_STARRED), "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -190,7 +298,14 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    try:
+        module = import_module(_MODULE_OF[name])
+    except ImportError as error:
+        extra = _EXTRAS.get(_MODULE_OF[name])
+        if extra is None or (error.name or "").startswith(__name__):
+            raise
+        raise ImportError(f"{name} needs `pip install 'sessiontree[{extra}]'` ({error})", name=error.name) from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

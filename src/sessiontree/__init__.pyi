@@ -2,12 +2,15 @@
 
 from sessiontree._version import __version__ as __version__
 from sessiontree.agent.agent import Agent as Agent
+from sessiontree.agent.fan_out import Attempt as Attempt
 from sessiontree.agent.fan_out import Variant as Variant
+from sessiontree.agent.fan_out import fan_out as fan_out
 from sessiontree.agent.loop import Outcome as Outcome
 from sessiontree.agent.loop import RunStopped as RunStopped
 from sessiontree.agent.permissions import PermissionAnswer as PermissionAnswer
 from sessiontree.agent.permissions import PermissionQuestion as PermissionQuestion
 from sessiontree.agent.permissions import Permissions as Permissions
+from sessiontree.agent.run_writer import UnsavedMessages as UnsavedMessages
 from sessiontree.agent.structured_output import InvalidOutput as InvalidOutput
 from sessiontree.agent.system_prompt import build_coding_prompt as build_coding_prompt
 from sessiontree.agent.tool import Tool as Tool
@@ -16,17 +19,26 @@ from sessiontree.agent.tool import ToolError as ToolError
 from sessiontree.agent.tool import ToolOutput as ToolOutput
 from sessiontree.agent.tool import tool as tool
 from sessiontree.agent.tools import builtin_tools as builtin_tools
+from sessiontree.agent.tools.bash_tool import CommandError as CommandError
+from sessiontree.agent.tools.command_environment import clean_environment as clean_environment
+from sessiontree.agent.tracing import trace as trace
 from sessiontree.branch_comparison import METRICS as METRICS
 from sessiontree.branch_comparison import BranchStats as BranchStats
 from sessiontree.branch_comparison import Comparison as Comparison
 from sessiontree.branch_comparison import Diff as Diff
 from sessiontree.branch_comparison import Difference as Difference
+from sessiontree.config import CompactionSettings as CompactionSettings
 from sessiontree.config import Config as Config
+from sessiontree.config import ConfigError as ConfigError
+from sessiontree.config import ModelSettings as ModelSettings
+from sessiontree.config import load_config as load_config
 from sessiontree.convert.anthropic_messages import from_anthropic as from_anthropic
 from sessiontree.convert.gemini import from_gemini as from_gemini
 from sessiontree.convert.openai_chat import from_openai as from_openai
 from sessiontree.convert.openai_responses import from_openai_responses as from_openai_responses
 from sessiontree.convert.pydantic_ai import from_pydantic_ai as from_pydantic_ai
+from sessiontree.core.compaction import count_context_tokens as count_context_tokens
+from sessiontree.core.compaction import split_window as split_window
 from sessiontree.core.context import Context as Context
 from sessiontree.core.context import ExplainedEntry as ExplainedEntry
 from sessiontree.core.context import Explanation as Explanation
@@ -58,6 +70,7 @@ from sessiontree.core.entries import RuleInjection as RuleInjection
 from sessiontree.core.entries import SessionInfo as SessionInfo
 from sessiontree.core.entries import ThinkingLevelChange as ThinkingLevelChange
 from sessiontree.core.entries import Usage as Usage
+from sessiontree.core.entry_text import format_entry_row as format_entry_row
 from sessiontree.core.message_views import AssistantMessage as AssistantMessage
 from sessiontree.core.message_views import Block as Block
 from sessiontree.core.message_views import Image as Image
@@ -77,6 +90,7 @@ from sessiontree.core.messages import tool_call as tool_call
 from sessiontree.core.messages import tool_result as tool_result
 from sessiontree.core.messages import user as user
 from sessiontree.core.operation_plans import NavigatePlan as NavigatePlan
+from sessiontree.core.summary_prompts import format_message as format_message
 from sessiontree.core.tree import Tree as Tree
 from sessiontree.errors import Ambiguous as Ambiguous
 from sessiontree.errors import BranchMoved as BranchMoved
@@ -89,9 +103,15 @@ from sessiontree.errors import OutcomeUnknown as OutcomeUnknown
 from sessiontree.errors import ReadOnly as ReadOnly
 from sessiontree.errors import SessionTreeError as SessionTreeError
 from sessiontree.errors import StoreError as StoreError
+from sessiontree.export import ExportResult as ExportResult
+from sessiontree.export import stream_export as stream_export
 from sessiontree.export.redact import Redactor as Redactor
+from sessiontree.extensions.api import ExtensionApi as ExtensionApi
+from sessiontree.extensions.loader import ExtensionLoader as ExtensionLoader
+from sessiontree.extensions.project_trust import ExtensionError as ExtensionError
 from sessiontree.format.line_repair import Repair as Repair
 from sessiontree.hooks import events as events
+from sessiontree.hooks.bus import HookContext as HookContext
 from sessiontree.hooks.bus import Hooks as Hooks
 from sessiontree.library.catalog import create as create
 from sessiontree.library.catalog import memory as memory
@@ -103,8 +123,14 @@ from sessiontree.library.index.session_search import Hit as Hit
 from sessiontree.library.index.session_summary import SessionSummary as SessionSummary
 from sessiontree.library.repair import RepairReport as RepairReport
 from sessiontree.library.repair import repair as repair
+from sessiontree.model.base import Model as Model
 from sessiontree.model.base import ModelError as ModelError
+from sessiontree.model.base import ModelInfo as ModelInfo
 from sessiontree.model.base import Request as Request
+from sessiontree.model.base import TextDelta as TextDelta
+from sessiontree.model.base import complete as complete
+from sessiontree.model.retry import RetryAttempt as RetryAttempt
+from sessiontree.model.retry import RetryingModel as RetryingModel
 from sessiontree.model.scripted import ScriptedModel as ScriptedModel
 from sessiontree.model.scripted import ScriptedUsage as ScriptedUsage
 from sessiontree.model.selection import NoModel as NoModel
@@ -112,23 +138,62 @@ from sessiontree.model.selection import find_model as find_model
 from sessiontree.ops.branch_functions import compact as compact
 from sessiontree.ops.branch_functions import merge as merge
 from sessiontree.ops.branch_functions import navigate as navigate
+from sessiontree.ops.branch_functions import promote as promote
+from sessiontree.ops.branch_functions import uncompact as uncompact
+from sessiontree.ops.compact import CompactOutcome as CompactOutcome
+from sessiontree.ops.fork import ForkOutcome as ForkOutcome
+from sessiontree.ops.fork import fork_session as fork_session
+from sessiontree.ops.merge import CopyOutcome as CopyOutcome
+from sessiontree.ops.merge import MergeOutcome as MergeOutcome
+from sessiontree.ops.navigate import NavigateOutcome as NavigateOutcome
+from sessiontree.ops.navigate import find_previous_prompt as find_previous_prompt
 from sessiontree.ops.run_sync import run_sync as run_sync
+from sessiontree.ops.summarize import SummaryFailed as SummaryFailed
+from sessiontree.server.app import create_app as create_app
+from sessiontree.server.auth import SCOPES as SCOPES
+from sessiontree.server.auth import TokenStore as TokenStore
+from sessiontree.server.auth import issue_token as issue_token
+from sessiontree.server.http_server import HttpServer as HttpServer
+from sessiontree.server.http_server import bind_socket as bind_socket
+from sessiontree.server.request_checks import ServerLimits as ServerLimits
+from sessiontree.server.request_checks import build_allowed_hosts as build_allowed_hosts
 from sessiontree.session import Branch as Branch
 from sessiontree.session import BranchInfo as BranchInfo
 from sessiontree.session import Item as Item
 from sessiontree.session import Place as Place
 from sessiontree.session import Session as Session
+from sessiontree.session import UnnamedLeaf as UnnamedLeaf
 from sessiontree.session import compare as compare
 from sessiontree.session import diff as diff
 from sessiontree.session.async_session import AsyncSession as AsyncSession
+from sessiontree.slash_commands.controller import SessionController as SessionController
+from sessiontree.store.postgres.store import PostgresStore as PostgresStore
 from sessiontree.swarm.budget import Budget as Budget
+from sessiontree.swarm.durable.database import JobRequest as JobRequest
+from sessiontree.swarm.durable.executor import DurableExecutor as DurableExecutor
+from sessiontree.swarm.durable.worker import DurableWorker as DurableWorker
+from sessiontree.swarm.durable.worker import WrapModel as WrapModel
+from sessiontree.swarm.events import SwarmEvent as SwarmEvent
 from sessiontree.swarm.experiment.experiment import Arm as Arm
+from sessiontree.swarm.experiment.experiment import Experiment as Experiment
 from sessiontree.swarm.experiment.experiment import experiment as experiment
+from sessiontree.swarm.experiment.experiment import list_experiments as list_experiments
+from sessiontree.swarm.experiment.scoring import Candidate as Candidate
+from sessiontree.swarm.experiment.scoring import exact as exact
+from sessiontree.swarm.experiment.scoring import judge_with as judge_with
+from sessiontree.swarm.experiment.scoring import matches as matches
+from sessiontree.swarm.experiment.scoring import score_with as score_with
+from sessiontree.swarm.journal import list_swarms as list_swarms
 from sessiontree.swarm.records import AgentSpec as AgentSpec
+from sessiontree.swarm.scheduler import Scheduler as Scheduler
+from sessiontree.swarm.scheduler import SwarmFailed as SwarmFailed
 from sessiontree.swarm.swarm import Swarm as Swarm
+from sessiontree.tui.screens.tree_screen import TreeChoice as TreeChoice
+from sessiontree.tui.screens.tree_screen import TreeScreen as TreeScreen
 
 __all__ = [
     "METRICS",
+    "SCOPES",
     "Agent",
     "AgentAction",
     "AgentSpec",
@@ -136,6 +201,7 @@ __all__ = [
     "Arm",
     "AssistantMessage",
     "AsyncSession",
+    "Attempt",
     "Block",
     "Body",
     "Branch",
@@ -145,25 +211,38 @@ __all__ = [
     "BranchStats",
     "BranchSummary",
     "Budget",
+    "Candidate",
+    "CommandError",
+    "CompactOutcome",
     "Compaction",
+    "CompactionSettings",
     "Comparison",
     "Config",
+    "ConfigError",
     "Conflict",
     "Context",
     "ContextEdit",
     "ConvertedBodies",
     "ConvertedMessages",
+    "CopyOutcome",
     "Custom",
     "CustomMessage",
     "Diff",
     "Difference",
     "Entry",
     "EntryId",
+    "Experiment",
     "ExplainedEntry",
     "Explanation",
+    "ExportResult",
+    "ExtensionApi",
+    "ExtensionError",
+    "ExtensionLoader",
+    "ForkOutcome",
     "FormatError",
     "Header",
     "Hit",
+    "HookContext",
     "Hooks",
     "Image",
     "InvalidOperation",
@@ -171,11 +250,16 @@ __all__ = [
     "Item",
     "Label",
     "LockTimeout",
+    "MergeOutcome",
     "Message",
     "MessageView",
     "ModeChange",
+    "Model",
     "ModelChange",
     "ModelError",
+    "ModelInfo",
+    "ModelSettings",
+    "NavigateOutcome",
     "NavigatePlan",
     "NoModel",
     "NotFound",
@@ -189,6 +273,7 @@ __all__ = [
     "PermissionQuestion",
     "Permissions",
     "Place",
+    "PostgresStore",
     "Problem",
     "ReadOnly",
     "Redactor",
@@ -196,21 +281,31 @@ __all__ = [
     "RepairReport",
     "Request",
     "ResetBoundary",
+    "RetryAttempt",
+    "RetryingModel",
     "RuleInjection",
     "RunStopped",
+    "Scheduler",
     "ScriptedModel",
     "ScriptedUsage",
+    "ServerLimits",
     "Session",
+    "SessionController",
     "SessionInfo",
     "SessionSummary",
     "SessionTreeError",
     "State",
     "StoreError",
+    "SummaryFailed",
     "Swarm",
+    "SwarmEvent",
+    "SwarmFailed",
     "SystemMessage",
     "Text",
+    "TextDelta",
     "Thinking",
     "ThinkingLevelChange",
+    "TokenStore",
     "TokenUsage",
     "Tool",
     "ToolCall",
@@ -219,38 +314,61 @@ __all__ = [
     "ToolOutput",
     "ToolResult",
     "Tree",
+    "UnnamedLeaf",
+    "UnsavedMessages",
     "Usage",
     "UserMessage",
     "Variant",
     "__version__",
     "assistant",
+    "build_allowed_hosts",
     "build_coding_prompt",
     "build_context",
     "builtin_tools",
+    "clean_environment",
     "compact",
     "compare",
+    "complete",
+    "count_context_tokens",
     "create",
     "diff",
     "events",
+    "exact",
     "experiment",
     "explain",
+    "fan_out",
     "find_model",
+    "find_previous_prompt",
+    "fork_session",
+    "format_entry_row",
+    "format_message",
     "from_anthropic",
     "from_gemini",
     "from_openai",
     "from_openai_responses",
-    "from_pydantic_ai",
+    "issue_token",
+    "judge_with",
+    "list_experiments",
+    "list_swarms",
+    "load_config",
+    "matches",
     "memory",
     "merge",
     "navigate",
+    "promote",
     "recent",
     "repair",
     "run_sync",
+    "score_with",
     "search",
     "sessions",
+    "split_window",
+    "stream_export",
     "system",
     "tool",
     "tool_call",
     "tool_result",
+    "trace",
+    "uncompact",
     "user",
 ]

@@ -74,6 +74,8 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CompactionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When the context is compacted, and how much of it is kept."""
+
     enabled: bool = True
     """Whether a context that grows too long is compacted automatically."""
     reserve_tokens: Count | None = None
@@ -185,7 +187,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-def load(file: str | os.PathLike[str] | None = None) -> Config:
+def load_config(file: str | os.PathLike[str] | None = None) -> Config:
     """Load the configuration from `file`, by default `config.toml` in the home folder. Raises `ConfigError`."""
     path = os.path.join(get_home(), CONFIG_NAME) if file is None else os.fspath(file)
     try:

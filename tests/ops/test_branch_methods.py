@@ -112,3 +112,60 @@ def test_the_repr_of_a_session_shows_its_location(session: st.Session, tmp_path)
     made = st.create(name="auth", file=tmp_path / "a.jsonl")
     assert repr(made.head) == f"<Branch main of {made.id}>"
     assert repr(made) == f"<Session {made.id} 'auth' at {tmp_path / 'a.jsonl'}>"
+
+
+async def test_a_branch_is_promoted_by_name_over_the_named_ones(session: st.Session) -> None:
+    main = session.switch("main")
+    heads = {name: session.branch(name).leaf for name in ("cache", "dict")}
+
+    outcome = await st.promote(session, "dict", "A cache grows.", over=["cache"])
+
+    assert outcome.summary_entry is not None
+    assert outcome.summary_entry.parent == heads["dict"]
+    assert outcome.summary_entry.text == "A cache grows."
+    assert main.leaf == outcome.new_leaf
+    assert [info.name for info in session.branches if info.archived] == ["cache", "dict"]
+
+
+async def test_a_winner_without_rivals_needs_no_summary_and_no_model() -> None:
+    session = st.memory()
+    session.append(st.user("q"))
+    session.create_branch("only", current=False).append(st.assistant("a"))
+
+    outcome = await session.head.promote("only")
+
+    assert (outcome.summary_entry, session.head.path()[-1].text) == (None, "a")
+
+
+async def test_promote_needs_branches(session: st.Session) -> None:
+    with pytest.raises(st.InvalidOperation, match="over needs a list of branches, not 'cache'"):
+        await session.head.promote("dict", "x", over="cache")
+    with pytest.raises(st.NotFound, match="branch 'gone' not found; branches: main, cache, dict"):
+        await session.head.promote("gone", "x")
+    with pytest.raises(st.InvalidOperation, match="branch 'dict' cannot be promoted into itself"):
+        await session.head.promote("dict", "x")
+
+
+async def test_a_compaction_is_undone_as_a_method_and_as_a_function() -> None:
+    session = st.memory()
+    session.head.extend([st.user("one"), st.assistant("1"), st.user("two"), st.assistant("2")])
+    leaf = session.head.leaf
+    for uncompact in (st.uncompact, st.Branch.uncompact):
+        await session.head.compact("One and two.")
+        assert session.head.leaf != leaf
+        outcome = await uncompact(session.head)
+        assert (outcome.new_leaf, session.head.leaf) == (leaf, leaf)
+
+
+def test_a_session_exports_itself() -> None:
+    session = st.memory(name="auth")
+    session.append(st.user("My key is sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789."))
+    redactor = st.Redactor()
+
+    assert session.export("md").content.startswith(b"# auth")
+    redacted = session.export("jsonl", redactor=redactor)
+    assert b"abcdefghijklmnopqrstuvwxyz" not in redacted.content
+    assert redacted.report == redactor.report
+    assert session.export("jsonl").content.splitlines() == session.read_lines()
+    with pytest.raises(st.InvalidOperation, match="no format 'docx'"):
+        session.export("docx")

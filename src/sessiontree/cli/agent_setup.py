@@ -93,7 +93,7 @@ class ExtensionSetup:
         from sessiontree import config
         from sessiontree.hooks.bus import Hooks
 
-        self.settings = config.load() if settings is None else settings
+        self.settings = config.load_config() if settings is None else settings
         self.hooks = Hooks() if hooks is None else hooks
         self._extensions = extensions
         self.extension_files: ExtensionFiles | None = None

@@ -93,7 +93,7 @@ def chat(
     from sessiontree import config
     from sessiontree.tui.theme import has_light_background
 
-    settings = config.load()
+    settings = config.load_config()
     build_permissions(settings, permission_mode, allow)  # report invalid options before the app starts
     fresh = not (recent or pick or session or branch)
     if pick:

@@ -105,7 +105,7 @@ def _choose_and_navigate(context: click.Context, name: str) -> None:
     from sessiontree.cli.branch_ops import navigate  # cycle: `tree --interactive` runs the navigate command
 
     with open_session(name) as session:
-        choice = choose_entry(session, config.load())
+        choice = choose_entry(session, config.load_config())
     if choice is not None:
         context.invoke(
             navigate,

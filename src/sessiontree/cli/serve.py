@@ -87,7 +87,7 @@ def serve(
         is_loopback,
     )
 
-    build_permissions(config.load(), permission_mode, allow)  # report invalid options before listening
+    build_permissions(config.load_config(), permission_mode, allow)  # report invalid options before listening
     check_listen_host(host, allow_remote=allow_remote)
     for name in names:
         check_host_name(name)

@@ -18,12 +18,14 @@ TARGETS = {
     "merge": "sessiontree.ops.branch_methods:merge_branch",
     "navigate": "sessiontree.ops.branch_methods:navigate_branch",
     "open": "sessiontree.library.catalog:open",
+    "promote": "sessiontree.ops.branch_methods:promote_branch",
     "rebase": "sessiontree.ops.branch_methods:rebase_branch",
     "to_anthropic": "sessiontree.convert.anthropic_messages:to_anthropic",
     "to_gemini": "sessiontree.convert.gemini:to_gemini",
     "to_openai": "sessiontree.convert.openai_chat:to_openai",
     "to_openai_responses": "sessiontree.convert.openai_responses:to_openai_responses",
     "to_pydantic_ai": "sessiontree.convert.pydantic_ai:to_pydantic_ai",
+    "uncompact": "sessiontree.ops.branch_methods:uncompact_branch",
 }
 """The functions of upper layers, each as `module:function`."""
 

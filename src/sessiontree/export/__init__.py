@@ -21,6 +21,8 @@ FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jso
 
 
 class ExportResult(Struct, frozen=True, kw_only=True):
+    """The content of an export, and what was redacted."""
+
     content: bytes
     report: RedactionReport | None
     """The redactions, if a redactor was given."""

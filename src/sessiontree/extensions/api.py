@@ -56,6 +56,8 @@ class UiRegistry:
 
 
 class ExtensionApi:
+    """What an extension registers with and acts through."""
+
     def __init__(self, name: str, controller: SessionController, ui_registry: UiRegistry) -> None:
         self.name = name
         self._session_controller = controller

@@ -125,6 +125,8 @@ class LoadedExtension(Struct, frozen=True, kw_only=True):
 
 
 class ExtensionLoader:
+    """Loads extensions and prompt files for a session controller."""
+
     def __init__(
         self,
         controller: SessionController,

@@ -172,9 +172,9 @@ def is_text(path: str) -> bool:
 def get_sessions_folder() -> str:
     """Return where session files live. Raises `ConfigError` if the configuration cannot be read."""
     if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
-        from sessiontree.config import load
+        from sessiontree.config import load_config
 
-        folder = load().sessions
+        folder = load_config().sessions
         if folder is not None:
             return folder
     return os.path.join(get_home(), "sessions")

@@ -70,6 +70,8 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class TextDelta(Struct, frozen=True):
+    """New text of an answer."""
+
     text: str
 
 

@@ -37,6 +37,8 @@ Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
 
 class RetryingModel:
+    """A model around another one that retries failed requests."""
+
     def __init__(
         self,
         model: Model,

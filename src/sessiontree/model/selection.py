@@ -71,7 +71,7 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
     A name is `provider:model`, or a provider's name alone for its default model. Raises `NoModel`, `NotFound` or
     `ConfigError`.
     """
-    configured = config.load() if settings is None else settings
+    configured = config.load_config() if settings is None else settings
     if name is None and (chosen_last := recall_model(configured.model)) is not None:
         with suppress(NoModel, NotFound):  # unavailable by now; `list_candidates` gives the reason
             return find_model(chosen_last, configured)
@@ -91,7 +91,7 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
 def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
     """List the configured models, the default models of the providers, the models of local servers, and the local
     model."""
-    configured = config.load() if settings is None else settings
+    configured = config.load_config() if settings is None else settings
     chosen = [_complete_name(configured.model)] if configured.model else []
     last = [_complete_name(name) for name in (recall_model(configured.model),) if name]
     named = [
@@ -111,7 +111,7 @@ def list_model_names(settings: Config | None = None) -> list[str]:
     These are the available candidates and all known models of the providers whose API key is set. If a provider has
     another URL, the server there is asked for its models.
     """
-    configured = config.load() if settings is None else settings
+    configured = config.load_config() if settings is None else settings
     usable = [candidate for candidate in list_candidates(configured) if candidate.usable]
     usable.sort(key=lambda candidate: not candidate.default)
     listed = [candidate.name for candidate in usable]
@@ -126,7 +126,7 @@ def list_model_names(settings: Config | None = None) -> list[str]:
 
 def list_models(settings: Config | None = None) -> list[ModelCandidate]:
     """List all available models, then the unavailable candidates with the reason."""
-    configured = config.load() if settings is None else settings
+    configured = config.load_config() if settings is None else settings
     known = {candidate.name: candidate for candidate in list_candidates(configured)}
     reasons = {candidate.name.partition(":")[0]: candidate.reason for candidate in known.values() if candidate.usable}
     usable = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sessiontree.config import CompactionSettings
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
@@ -54,6 +56,27 @@ async def merge(
 ) -> MergeOutcome:
     """Append a summary of `source` to a branch. The same as `Branch.merge`."""
     return await _get_branch(branch).merge(source, summary, instructions=instructions, model=model, hooks=hooks)
+
+
+async def promote(
+    branch: Branch | Session,
+    winner: Branch | str,
+    summary: str | None = None,
+    *,
+    over: Iterable[Branch | str] | None = None,
+    instructions: str | None = None,
+    model: Model | str | None = None,
+    hooks: Hooks | None = None,
+) -> MergeOutcome:
+    """Continue a branch from the head of `winner`, with a summary of the others. The same as `Branch.promote`."""
+    return await _get_branch(branch).promote(
+        winner, summary, over=over, instructions=instructions, model=model, hooks=hooks
+    )
+
+
+async def uncompact(branch: Branch | Session, *, hooks: Hooks | None = None) -> NavigateOutcome:
+    """Move a branch to before its last compaction. The same as `Branch.uncompact`."""
+    return await _get_branch(branch).uncompact(hooks=hooks)
 
 
 def _get_branch(branch: object) -> Branch:

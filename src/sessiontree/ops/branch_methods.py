@@ -5,15 +5,24 @@ Hooks are optional, a model may be given by its name, and by default it is the o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from sessiontree.config import CompactionSettings
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import Model
 from sessiontree.model.selection import find_model
-from sessiontree.ops.compact import CompactOutcome, compact
-from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.compact import CompactOutcome, compact, uncompact
+from sessiontree.ops.merge import (
+    DEFAULT_REQUEST,
+    CopyOutcome,
+    MergeOutcome,
+    cherry_pick,
+    find_other_branches,
+    merge,
+    promote,
+    rebase,
+)
 from sessiontree.ops.navigate import NavigateOutcome, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place
@@ -80,6 +89,31 @@ async def merge_branch(
     into.session.resolve_place(source)  # a wrong place is reported before a missing model
     request = _build_request(into, summary, instructions, model)
     return await merge(source, into, hooks=hooks or Hooks(), summary=request)
+
+
+async def promote_branch(
+    into: Branch,
+    winner: Branch | str,
+    summary: str | None,
+    *,
+    over: Iterable[Branch | str] | None,
+    instructions: str | None,
+    model: Model | str | None,
+    hooks: Hooks | None,
+) -> MergeOutcome:
+    def find(branch: Branch | str) -> Branch:
+        return branch if isinstance(branch, Branch) else into.session.branch(branch)
+
+    best = find(winner)
+    if isinstance(over, str):
+        raise InvalidOperation(f"over needs a list of branches, not {over!r}")
+    rest = find_other_branches(into, best) if over is None else [find(branch) for branch in over]
+    request = _build_request(into, summary, instructions, model) if rest or summary is not None else DEFAULT_REQUEST
+    return await promote(best, into, rest, hooks=hooks or Hooks(), summary=request)
+
+
+async def uncompact_branch(branch: Branch, *, hooks: Hooks | None) -> NavigateOutcome:
+    return await uncompact(branch, hooks or Hooks())
 
 
 async def rebase_branch(branch: Branch, onto: Place, *, hooks: Hooks | None) -> CopyOutcome:

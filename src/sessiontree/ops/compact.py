@@ -46,6 +46,8 @@ DEFAULT_REQUEST = SummaryRequest()
 
 
 class CompactOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a compaction."""
+
     entry: Entry | None = None
     """The compaction; `None` if it was cancelled or there was nothing to compact."""
     from_hook: bool = False

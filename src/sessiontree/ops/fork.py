@@ -20,6 +20,8 @@ from sessiontree.session import Place, Session
 
 
 class ForkOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a fork."""
+
     session: Session | None = None
     """The new session; `None` if a handler cancelled."""
     editor_text: str | None = None
@@ -33,7 +35,7 @@ async def fork_session(
     session: Session,
     place: Place = "HEAD",
     *,
-    hooks: Hooks,
+    hooks: Hooks | None = None,
     position: Literal["before", "at"] = "at",
     name: str | None = None,
     dir: str | os.PathLike[str] | None = None,
@@ -47,6 +49,7 @@ async def fork_session(
     end, text = entry, None
     if position == "before":
         end, text = _find_fork_point(session, entry)
+    hooks = hooks or Hooks()
     _, answer = await hooks.ask(BeforeFork(entry=entry, position=position))
     if answer.cancel:
         return ForkOutcome(cancelled=True, cancelled_by=answer.cancelled_by)

@@ -40,6 +40,8 @@ DEFAULT_REQUEST = SummaryRequest()
 
 
 class MergeOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a merge or a promotion."""
+
     summary_entry: Entry | None = None
     """The summary; `None` if it was cancelled or there was nothing to summarize."""
     new_leaf: EntryId | None
@@ -53,6 +55,8 @@ class MergeOutcome(Struct, frozen=True, kw_only=True):
 
 
 class CopyOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a cherry-pick or a rebase."""
+
     entries: tuple[Entry, ...] = ()
     """The copies."""
     old_leaf: EntryId | None
@@ -134,6 +138,8 @@ async def promote(
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
+    if winner == into:
+        raise InvalidOperation(f"branch {winner.name!r} cannot be promoted into itself")
     if winner.session is not session or not _is_descendant(session, end, start):
         raise InvalidOperation(
             f"branch {winner.name!r} does not continue from the head of {into.name!r}; merge it instead"

@@ -26,6 +26,8 @@ from sessiontree.session import Branch, Item, Place, Session
 
 
 class NavigateOutcome(Struct, frozen=True, kw_only=True):
+    """The result of a move."""
+
     old_leaf: EntryId | None
     new_leaf: EntryId | None
     """The new head: the summary, if there is one."""

@@ -128,7 +128,7 @@ def check_sandbox() -> None:
     from sessiontree.agent.sandbox import SandboxUnavailable, find_sandbox
 
     try:
-        find_sandbox(config.load().tools.user)
+        find_sandbox(config.load_config().tools.user)
     except SandboxUnavailable as error:
         raise InvalidOperation(
             f"a token that is limited to projects cannot have the scope run here: {error}"

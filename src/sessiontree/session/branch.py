@@ -189,6 +189,28 @@ class Branch(BranchPosition):
         """Append a summary of another branch or place to this one: yours, or one that the model writes."""
         return await load("merge")(self, source, summary, instructions=instructions, model=model, hooks=hooks)
 
+    async def promote(
+        self,
+        winner: Branch | str,
+        summary: str | None = None,
+        *,
+        over: Iterable[Branch | str] | None = None,
+        instructions: str | None = None,
+        model: Model | str | None = None,
+        hooks: Hooks | None = None,
+    ) -> MergeOutcome:
+        """Continue this branch from the head of `winner`, with a summary of the branches it was chosen `over`.
+
+        By default these are all branches that continue from this one. They and the winner are archived.
+        """
+        return await load("promote")(
+            self, winner, summary, over=over, instructions=instructions, model=model, hooks=hooks
+        )
+
+    async def uncompact(self, *, hooks: Hooks | None = None) -> NavigateOutcome:
+        """Move this branch to before its last compaction. Entries after it stay in the tree."""
+        return await load("uncompact")(self, hooks=hooks)
+
     async def rebase(self, onto: Place, *, hooks: Hooks | None = None) -> CopyOutcome:
         """Copy the entries of this branch after the common path to another place, and move its head there."""
         return await load("rebase")(self, onto, hooks=hooks)

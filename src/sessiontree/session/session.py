@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sessiontree.branch_comparison import Comparison, Diff
+    from sessiontree.export import ExportResult
+    from sessiontree.export.redact import Redactor
 
 
 class Session(BranchOperations):
@@ -245,6 +247,22 @@ class Session(BranchOperations):
         The new session is in the folder of this one, unless you name another folder or a file.
         """
         return load("fork")(self, at=at, whole=whole, name=name, dir=dir, file=file)
+
+    def export(
+        self,
+        form: str = "html",
+        *,
+        branch: str | None = None,
+        subtree: str | None = None,
+        redactor: Redactor | None = None,
+    ) -> ExportResult:
+        """Return the session as a page or as text: `html`, `md`, `text`, `json` or `jsonl`.
+
+        `branch` exports only the path to a place, and `subtree` an entry and everything below it.
+        """
+        from sessiontree.export import export
+
+        return export(self.stream_lines(), form, branch=branch, subtree=subtree, redactor=redactor)
 
     # Labels and names
 

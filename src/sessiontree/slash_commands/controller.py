@@ -76,6 +76,8 @@ class SubmitResult(Struct, frozen=True, kw_only=True):
 
 
 class SessionController:
+    """The open session, its agent, and the operations that commands and extensions call."""
+
     def __init__(
         self,
         session: Session,

@@ -317,7 +317,7 @@ def get_configured_limit() -> float:
     from sessiontree import config
 
     try:
-        return config.load().lock_timeout
+        return config.load_config().lock_timeout
     except SessionTreeError:  # reported where the configuration is read for other reasons
         return DEFAULT_WAIT_SECONDS
 

@@ -72,13 +72,13 @@ class WorkspaceResolver:
         """Raises `ApiError` if the token is limited to projects and there is no sandbox."""
         if token.projects is not None:
             try:
-                find_sandbox(config.load().tools.user)
+                find_sandbox(config.load_config().tools.user)
             except SandboxUnavailable as error:
                 raise _make_no_sandbox_error(error) from error
 
     def find(self, token: Token, folder: str) -> Workspace:
         """Return the workspace of a session that names `folder`. Raises `ApiError`."""
-        user = config.load().tools.user
+        user = config.load_config().tools.user
         if token.projects is not None:
             inside = resolve_project_folder(folder, token.projects)
             if inside is None:
@@ -143,7 +143,7 @@ class PermissionBroker:
         if self._mode is not None:
             return self._mode
         try:
-            return config.load().permissions.mode or "ask"
+            return config.load_config().permissions.mode or "ask"
         except SessionTreeError:
             return "ask"
 

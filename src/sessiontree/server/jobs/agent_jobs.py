@@ -114,7 +114,7 @@ class AgentJobs:
 
     def find_model(self, name: str | None = None) -> Model:
         """Return the model of that name, or the default model, without a session. Raises `NoModel` or `NotFound`."""
-        models = ConfiguredModels(config.load(), Hooks()) if self._models is None else self._models
+        models = ConfiguredModels(config.load_config(), Hooks()) if self._models is None else self._models
         return models.find(name)
 
     def list_running(self, opened: OpenSession) -> list[str]:
@@ -150,7 +150,7 @@ class AgentJobs:
                 await self._close_runtime(current)
             hooks = Hooks()
             hooks.listen(partial(publish_notice, opened))
-            settings = await asyncio.to_thread(config.load)
+            settings = await asyncio.to_thread(config.load_config)
             controller = SessionController(
                 opened.session,
                 hooks=hooks,
