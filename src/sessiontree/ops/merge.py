@@ -138,8 +138,6 @@ async def promote(
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
-    if winner == into:
-        raise InvalidOperation(f"branch {winner.name!r} cannot be promoted into itself")
     if winner.session is not session or not _is_descendant(session, end, start):
         raise InvalidOperation(
             f"branch {winner.name!r} does not continue from the head of {into.name!r}; merge it instead"
