@@ -490,9 +490,7 @@ class BranchOperations(SessionWriter):
 
 def _check_chain(items: Iterable[Body | Item]) -> None:
     if any(isinstance(item, Item) and item.is_placed for item in items):
-        raise InvalidOperation(
-            "these entries are written as a chain; an item with its own parent, time or branch needs extend"
-        )
+        raise InvalidOperation("items with their own parent, time or branch need extend")
 
 
 def _identify_undo(plan: NavigatePlan) -> tuple[EntryId | None, EntryId | None, str | None]:
