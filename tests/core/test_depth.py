@@ -22,7 +22,7 @@ def make_chain(length, *, first=None):
     """Return entries 0 to `length` - 1, each a child of the one before; the first has the parent `first`."""
     parents = [first, *map(str, range(length - 1))]
     return [
-        Entry(id=str(n), parent=parent, type="message", line=n + 2, source=LINE, cached_body=SAID)
+        Entry(id=str(n), parent=parent, type="message", number=n + 2, source=LINE, cached_body=SAID)
         for n, parent in enumerate(parents)
     ]
 

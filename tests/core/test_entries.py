@@ -24,7 +24,7 @@ def test_a_body_is_decoded_once_on_first_access():
             self.decoded.append(raw)
             return user("hello")
 
-    lazy = Entry(id="a", parent=None, type="message", line=2, source=Source())
+    lazy = Entry(id="a", parent=None, type="message", number=2, source=Source())
 
     assert Source.decoded == []
     assert lazy.body is lazy.body
@@ -77,7 +77,9 @@ def test_the_repr_of_an_entry_shows_its_role_its_text_and_its_parent():
 
 
 def test_a_copy_or_a_pickle_of_an_entry_carries_its_bytes():
-    original = Entry(**{**asdict(entry("b", "a", Custom(custom_type="mine", data=[1]))), "line": 7, "current": "side"})
+    original = Entry(
+        **{**asdict(entry("b", "a", Custom(custom_type="mine", data=[1]))), "number": 7, "current": "side"}
+    )
 
     for copied in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
         assert copied.source is not original.source

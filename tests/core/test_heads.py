@@ -418,7 +418,7 @@ def test_the_current_branch_always_has_a_head(entries):
 def test_a_chain_moves_the_same_branches_as_its_entries(branch, current, parent, doubled):
     first, second = entry("a", line=2), entry("b", "a", line=3)
     chain = Chain(
-        ids=["c", "a" if doubled else "d"], parent=parent, line=4, source=first.source, branch=branch, current=current
+        ids=["c", "a" if doubled else "d"], parent=parent, number=4, source=first.source, branch=branch, current=current
     )
     items = [first, second, chain]
     tree = Tree(items)
@@ -503,7 +503,7 @@ def make_line(number, body, type="custom", branch="main"):
     """Return a line whose cached body keeps the given name objects."""
     custom_type = HEAD_RECORD if type == "custom" else None
     return Entry(
-        id=f"e{number}", parent=None, type=type, line=number + 2, source=MemoryLine(b"{}"), branch=branch,
+        id=f"e{number}", parent=None, type=type, number=number + 2, source=MemoryLine(b"{}"), branch=branch,
         custom_type=custom_type, cached_body=body,
     )  # fmt: skip
 

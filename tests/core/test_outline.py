@@ -527,7 +527,7 @@ def test_entries_added_during_a_survey_are_left_for_the_next_one():
 def test_a_message_with_invalid_json_has_a_row_and_can_be_found():
     tree = grow("a")
     raw = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user"'
-    tree.add(Entry(id="b", parent="a", type="message", line=3, source=MemoryLine(raw)))
+    tree.add(Entry(id="b", parent="a", type="message", number=3, source=MemoryLine(raw)))
 
     assert join_row_ids(build_rows(tree)) == "ab"
     assert join_row_ids(build_rows(tree, None, "user-only")) == "a"

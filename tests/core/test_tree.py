@@ -114,7 +114,7 @@ def test_the_length_of_a_path_is_that_of_its_entries(entries, data):
 
 def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
     first = entry("a")
-    chain = Chain(ids=["b", "c", "d"], parent="a", line=3, source=first.source)
+    chain = Chain(ids=["b", "c", "d"], parent="a", number=3, source=first.source)
     tree = Tree([first, chain, entry("e", "b"), entry("f", "d")])
 
     lengths = tree.measure_paths(["e", "f", "c", "a"])
@@ -124,7 +124,7 @@ def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
 
 def test_entries_can_be_read_from_an_index_on():
     first, last = entry("a"), entry("d", "c")
-    tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source), last])
+    tree = Tree([first, Chain(ids=["b", "c"], parent="a", number=3, source=first.source), last])
 
     assert [[one.id for one in tree.get_entries_from(count)] for count in range(5)] == [
         ["a", "b", "c", "d"],
@@ -364,7 +364,7 @@ def test_a_message_without_a_known_parent_or_with_a_used_id_needs_add():
 
 def test_a_chain_is_a_sequence_of_children():
     first = entry("a", line=2)
-    tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])
+    tree = Tree([first, Chain(ids=["b", "c"], parent="a", number=3, source=first.source)])
 
     assert (ids(tree.path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
     assert [found.line for found in tree] == [2, 3, 4]
@@ -372,13 +372,13 @@ def test_a_chain_is_a_sequence_of_children():
 
 def test_of_a_chain_that_repeats_an_id_the_last_counts():
     first = entry("a", line=2)
-    tree = Tree([first, Chain(ids=["b", "a"], parent=None, line=3, source=first.source)])
+    tree = Tree([first, Chain(ids=["b", "a"], parent=None, number=3, source=first.source)])
 
     assert (ids(tree.path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
 
 
 def test_a_chain_without_a_parent_is_a_root():
-    tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
+    tree = Tree([Chain(ids=["b", "c"], parent="a", number=2, source=entry("x").source)])
 
     assert (ids(tree.roots()), tree.is_sound) == ("b", False)
 
@@ -412,7 +412,7 @@ def test_a_duplicate_id_or_a_missing_parent_counts_as_a_history_change():
     tree.add(entry("c", "b", line=5))
     assert (tree.history_changes, tree.parent("d")) == (1, "c")
 
-    tree.extend([Chain(ids=["e", "a"], parent="d", line=6, source=tree["d"].source)])
+    tree.extend([Chain(ids=["e", "a"], parent="d", number=6, source=tree["d"].source)])
     assert tree.history_changes == 2
 
 

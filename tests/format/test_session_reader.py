@@ -410,7 +410,7 @@ def test_consecutive_messages_are_one_chain_until_they_are_accessed():
     [chain] = SessionReader().feed(build_file(header(), *make_chain(5)))
 
     assert isinstance(chain, Chain)
-    assert (len(chain), chain.parent, chain.line) == (5, "00000000", 2)
+    assert (len(chain), chain.parent, chain.number) == (5, "00000000", 2)
     assert [(e.id, e.parent, e.line) for e in iter_entries([chain])][2:4] == [
         ("00000003", "00000002", 4),
         ("00000004", "00000003", 5),

@@ -37,12 +37,12 @@ def read_whole_context(data: bytes, branch: str | None = None) -> Context | None
     return build_context(tree, leaf) if leaf is None or leaf in tree else None
 
 
-def split_blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
+def split_blocks(data: bytes, size: int) -> list[tuple[bytes, int]]:
     """Split the file into blocks of whole lines of about `size` bytes, the last first."""
     found, end = [], len(data)
     while end > 0:
         start = data.rfind(b"\n", 0, max(0, end - size)) + 1
-        found.append((data[start:end], start == 0))
+        found.append((data[start:end], start))
         end = start
     return found
 
@@ -412,14 +412,11 @@ SAID = entry("a", None, branch="main").raw
     ],
 )
 def test_the_last_activity_is_found_with_the_number_of_notes_after_it(lines, expected):
-    assert find_last_activity([(build_file(header(), *lines), True)]) == expected
+    assert find_last_activity([(build_file(header(), *lines), 0)]) == expected
 
 
 def test_the_search_for_the_last_activity_stops_at_a_limit_and_at_a_header(monkeypatch):
     monkeypatch.setattr(tail, "REPLAY_LIMIT", 1)
 
-    assert (
-        find_last_activity([(build_file(LABEL, {**LABEL, "id": "m"}), False), (build_file(header(), SAID), True)])
-        is None
-    )
-    assert find_last_activity([(build_file(header(), LABEL), False), (build_file(header(), SAID), True)]) is None
+    assert find_last_activity([(build_file(LABEL, {**LABEL, "id": "m"}), 90), (build_file(header(), SAID), 0)]) is None
+    assert find_last_activity([(build_file(header(), LABEL), 90), (build_file(header(), SAID), 0)]) is None

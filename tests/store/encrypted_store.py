@@ -44,8 +44,8 @@ class EncryptedStore(JsonlStore):
     def fetch(self, start: int, size: int) -> bytes:
         return super().fetch(start, size).translate(DECRYPT)
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        return ((block.translate(DECRYPT), is_first) for block, is_first in super().read_backward(before))
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+        return ((block.translate(DECRYPT), start) for block, start in super().read_backward(before, end))
 
     def stream_lines(self) -> Iterator[bytes]:
         return (line.translate(DECRYPT) for line in super().stream_lines())

@@ -439,7 +439,10 @@ def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> 
     blocks = list(store.read_backward(cursor))
 
     assert b"".join(block for block, _ in reversed(blocks)) == b"".join(line + b"\n" for line in lines)
-    assert [first for _, first in blocks] == [False] * (len(blocks) - 1) + [True]
+    starts = [start for _, start in blocks]
+    assert [start + len(block) for block, start in blocks] == [path.stat().st_size, *starts[:-1]]
+    assert starts[-1] == 0
+    assert list(store.read_backward(cursor, starts[0]))[-1][1] == 0
     assert all(block.endswith(b"\n") for block, _ in blocks)
 
 

@@ -326,6 +326,10 @@ class Source(Protocol):
         """Yield the bytes of several lines. Fast if the lines are close together and in order."""
         ...
 
+    def get_line(self, number: int) -> int:
+        """Return the number of a line in the file, counting from 1."""
+        ...
+
     def detach(self, line: int) -> Source:
         """Return a source that holds the bytes of this line in memory."""
         ...
@@ -361,8 +365,8 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     parent: EntryId | None
     """The parent as written in the line. `Tree.parent` gives the effective parent."""
     type: str
-    line: int
-    """Number of the line in the file, counting from 1."""
+    number: int
+    """Number of the line in `source`, which may hold only the end of a file."""
     source: Source
     branch: str | UnsetType | None = UNSET
     """The branch it was written on; `None` for a late tool result; unset if a peer wrote the line."""
@@ -373,9 +377,14 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     """The decoded body, once it was accessed."""
 
     @property
+    def line(self) -> int:
+        """Number of the line in the file, counting from 1."""
+        return self.source.get_line(self.number)
+
+    @property
     def raw(self) -> bytes:
         """The line's bytes, without the newline."""
-        return self.source.read_raw(self.line)
+        return self.source.read_raw(self.number)
 
     @property
     def timestamp(self) -> str:
@@ -454,7 +463,7 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles carry the bytes of the line, not the source that they were read from."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "cached_body"}
-        return partial(Entry, **{**fields, "source": self.source.detach(self.line)}), ()
+        return partial(Entry, **{**fields, "number": self.line, "source": self.source.detach(self.number)}), ()
 
     def __repr__(self) -> str:
         text = shorten_to_line(self.text)
@@ -471,8 +480,8 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
     ids: list[EntryId]
     parent: EntryId | None
     """The parent of the first message."""
-    line: int
-    """The number of the first line."""
+    number: int
+    """The number of the first line in `source`."""
     source: Source
     branch: str | UnsetType | None = UNSET
     current: str | None = None
@@ -485,7 +494,7 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
             id=self.ids[index],
             parent=self.get_parent(index),
             type="message",
-            line=self.line + index,
+            number=self.number + index,
             source=self.source,
             branch=self.branch,
             current=self.current,
@@ -507,7 +516,7 @@ def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
 def read_raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """Yield the bytes of entries. Fast if they are close together and in file order."""
     for source, group in groupby(entries, key=lambda entry: entry.source):
-        yield from source.read_raws(entry.line for entry in group)
+        yield from source.read_raws(entry.number for entry in group)
 
 
 def parse_entry_id(value: object) -> EntryId | None:

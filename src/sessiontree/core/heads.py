@@ -11,7 +11,7 @@ a separate merge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -89,11 +89,15 @@ class BranchOrigin(Struct, frozen=True, kw_only=True):
 
 
 class Heads:
-    def __init__(self) -> None:
+    def __init__(self, load_log: Callable[[], None] | None = None) -> None:
+        """With `load_log`, the lines to replay are only the end of a file: the moves and origins need the rest.
+
+        It replays all lines and gives this object their state.
+        """
+        self._load_log = load_log
         self.current = MAIN
-        self.moves: list[Move] = []
-        """Every move, oldest first: `HEAD@{1}` is the last one."""
-        self.info: dict[str, BranchOrigin] = {}
+        self._moves: list[Move] = []
+        self._info: dict[str, BranchOrigin] = {}
         self.archived: set[str] = set()
         self.lines_since_record = 0
         self.heads: dict[str, EntryId | None] = {MAIN: None}
@@ -114,9 +118,26 @@ class Heads:
         return self.heads[self.current]
 
     @property
+    def moves(self) -> list[Move]:
+        """Every move, oldest first: `HEAD@{1}` is the last one."""
+        self._require_log()
+        return self._moves
+
+    @property
+    def info(self) -> dict[str, BranchOrigin]:
+        """When and why branches were created."""
+        self._require_log()
+        return self._info
+
+    def _require_log(self) -> None:
+        if self._load_log is not None:
+            self._load_log()
+
+    @property
     def undoable(self) -> Move | None:
         """The move that the next undo reverts."""
-        return self.moves[self._undoable[-1]] if self._undoable else None
+        self._require_log()
+        return self._moves[self._undoable[-1]] if self._undoable else None
 
     def replay(self, items: Iterable[Entry | Chain], tree: Tree) -> None:
         """Apply lines that `tree` already holds."""
@@ -202,11 +223,13 @@ class Heads:
             self.heads[branch] = entry.parent
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) and entry.body.name == branch:
             self.heads[branch] = entry.parent
-            self.info[branch] = BranchOrigin(created=entry.timestamp, description=entry.body.description)
+            self._info[branch] = BranchOrigin(created=entry.timestamp, description=entry.body.description)
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self.heads[branch]
-        if self._is_merge_move(entry):
+        if self._load_log is not None:
+            pass  # moves are not logged
+        elif self._is_merge_move(entry):
             is_current = branch == self.current
             others = () if is_current else ((branch, head),)
             self._log_move(Move(self.current, self.leaf, False, others, merge=entry.id, is_other_branch=not is_current))
@@ -234,8 +257,8 @@ class Heads:
             self.current = branch
 
     def _log_move(self, move: Move) -> None:
-        self._undoable.append(len(self.moves))
-        self.moves.append(move)
+        self._undoable.append(len(self._moves))
+        self._moves.append(move)
 
     def _apply_record(self, entry: Entry) -> None:
         # The cost is proportional to the size of the record, or of the record that it replaces.
@@ -257,11 +280,11 @@ class Heads:
         self.lines_since_record = 0
         self._is_promotion = False
         if data.get("reset") is True:
-            self.moves.clear()
+            self._moves.clear()
             self._undoable.clear()
             self._renames.clear()
             if sets_heads:
-                self.info = {name: self.info[name] for name in self.heads if name in self.info}
+                self._info = {name: self._info[name] for name in self.heads if name in self._info}
         elif "from" in data:
             switched = before.branch != self.current
             other = None if switched or self.leaf != before.leaf else self._find_other_branch(data, heads_before)
@@ -289,7 +312,7 @@ class Heads:
                 self._log_move(move)
                 self._is_promotion = bool(move.newly_archived) and not stays
             else:
-                self.moves.append(move)
+                self._moves.append(move)
                 if self._undoable:
                     self._undoable.pop()
 
@@ -304,13 +327,13 @@ class Heads:
         if record.renamed is None:
             return
         old, new = record.renamed
-        if old in self.info:
-            self.info[new] = self.info.pop(old)
-        self._renames.append((len(self.moves), old, new))
+        if old in self._info:
+            self._info[new] = self._info.pop(old)
+        self._renames.append((len(self._moves), old, new))
 
     def _rename_moves(self) -> None:
         """Replace old branch names in the moves. One pass from the last move applies all renames."""
-        moves, renames = self.moves, self._renames
+        moves, renames = self._moves, self._renames
         if not renames:
             return
         called: dict[str, str] = {}
@@ -323,7 +346,7 @@ class Heads:
 
     def is_at_last_line(self, tree: Tree) -> bool:
         """Return whether a peer that opens the file would continue at the current head."""
-        last = tree.entries[-1] if tree.entries else None
+        last = tree.last_entry
         return last is None or (tree.skip_annotations(last.id) == self.leaf and self._line_branch == self.current)
 
     # Head records to write
@@ -456,6 +479,13 @@ def is_activity(entry: Entry) -> bool:
         return True
     data = _read_record_data(entry) if entry.is_head_record else None
     return data is not None and "from" in data
+
+
+def names_branch(item: Entry | Chain) -> bool:
+    """Return whether lines name their branch, or other branches, instead of continuing the line before."""
+    return item.branch is not UNSET or (
+        isinstance(item, Entry) and (item.type == "branch_point" or item.is_head_record)
+    )
 
 
 def is_full_record(entry: Entry) -> bool:

@@ -191,7 +191,7 @@ class TreeShape:
             ]
             for source, group in groupby(places, key=lambda place: place[1].source):
                 run = list(group)
-                for (position, entry), raw in zip(run, source.read_raws([e.line for _, e in run]), strict=True):
+                for (position, entry), raw in zip(run, source.read_raws([e.number for _, e in run]), strict=True):
                     self._search_texts.texts[entry.id] = normalize_case(self._build_search_text(position, entry, raw))
             yield start / len(self)
 
@@ -284,7 +284,7 @@ def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]
         if is_message:
             ids = chain.from_iterable(item.ids if isinstance(item, Chain) else (item.id,) for item in run)
             lines = chain.from_iterable(
-                range(item.line, item.line + (len(item) if isinstance(item, Chain) else 1)) for item in run
+                range(item.number, item.number + (len(item) if isinstance(item, Chain) else 1)) for item in run
             )
             yield from zip(ids, map(classify_message, map(source.decode_preview, source.read_raws(lines))), strict=True)
         else:

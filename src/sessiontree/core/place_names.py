@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from itertools import count
+from itertools import count, islice
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.heads import Heads
@@ -49,7 +49,7 @@ def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
     """Return the branch that `place` names, or `None` if it names something else, such as an entry by its id."""
     if place.startswith(BRANCH_PREFIX) and place.removeprefix(BRANCH_PREFIX) in heads.heads:
         return place.removeprefix(BRANCH_PREFIX)
-    return place if place in heads.heads and not (place in tree and looks_like_id(place)) else None
+    return place if place in heads.heads and not (looks_like_id(place) and place in tree) else None
 
 
 def is_label(place: str, tree: Tree) -> bool:
@@ -59,18 +59,24 @@ def is_label(place: str, tree: Tree) -> bool:
 
 def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     """Return the entry that `place` names; `None` is the place before the first entry."""
-    try:
-        return _resolve_exact(place, tree, heads)
-    except Ambiguous:
-        raise
-    except NotFound:
-        suffixed = _UP_SUFFIX.fullmatch(place)
-        if suffixed is None:
+    suffixed = _UP_SUFFIX.fullmatch(place)
+    if suffixed is None or not _is_head(suffixed[1], tree, heads):
+        try:
+            return _resolve_exact(place, tree, heads)
+        except Ambiguous:
             raise
+        except NotFound:
+            if suffixed is None:
+                raise
     start = _resolve_exact(suffixed[1], tree, heads)
     for step in suffixed[2].split("~")[1:]:
         start = _walk_up(tree, start, int(step or 1), place)
     return start
+
+
+def _is_head(place: str, tree: Tree, heads: Heads) -> bool:
+    """Return whether `place` names the head of a branch, now or in the past. Then no label can be meant."""
+    return place == "HEAD" or _MOVES_AGO.fullmatch(place) is not None or find_branch(place, tree, heads) is not None
 
 
 def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
@@ -87,7 +93,7 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     branch = find_branch(place, tree, heads)
     if branch is not None:
         return heads.heads[branch]
-    if place in tree and looks_like_id(place):
+    if looks_like_id(place) and place in tree:
         return place
     labeled = [id for id, text in tree.labels.items() if text == place]
     if len(labeled) > 1:
@@ -106,7 +112,8 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
 
 
 def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:
-    above = [entry.id for entry in tree.walk_up(start) if not entry.is_annotation]
+    real = (entry.id for entry in tree.walk_up(start) if not entry.is_annotation)
+    above = list(islice(real, count + 1))
     if start is not None and start not in above[:1]:
         count -= 1
     if count < 0:

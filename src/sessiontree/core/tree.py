@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
-from typing import overload
+from typing import Protocol, overload
 
 from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo, read_raws
 from sessiontree.core.timestamps import parse_timestamp
@@ -28,12 +28,41 @@ NON_ANNOTATION_TYPES = frozenset({"message", "model_change", "thinking_level_cha
 """Types that are never annotations: nearly all lines."""
 
 
+class EarlierEntries(Protocol):
+    """The entries before those of a partial tree, which has only the end of a file."""
+
+    def has_entry(self, id: EntryId) -> bool:
+        """Return whether an entry is in the file before those of the tree. The tree may grow."""
+        ...
+
+    def load_to(self, id: EntryId | None) -> None:
+        """Add earlier entries to the tree with `prepend`, at least from `id` on; all if it is `None` or not found."""
+        ...
+
+
 class Tree:
-    def __init__(self, items: Iterable[Entry | Chain] = ()) -> None:
+    """The entries of a session, or those at its end until a query needs earlier ones.
+
+    A partial tree answers questions about paths as the whole tree does. If its own lines cannot show that, because
+    they repeat an id or name a later parent, `needs_whole` is set and the owner must load the rest.
+    """
+
+    needs_whole = False
+    """Whether a partial tree cannot answer without the entries before it."""
+
+    def __init__(
+        self, items: Iterable[Entry | Chain] = (), *, first: int = 0, earlier: EarlierEntries | None = None
+    ) -> None:
+        """Index entries. `first` is the index of the first one, and `earlier` has those before it."""
+        self._earlier = earlier
+        self._first = first
         self._items: list[Entry | Chain] = []
         self._starts: list[int] = []
-        """The number of entries before each item."""
-        self._count = 0
+        """The index of the first entry of each item."""
+        self._table = self._items, self._starts
+        """Both, as one value: another thread may be prepending."""
+        self._count = first
+        """The index after the last entry. An entry keeps its index when earlier ones are prepended."""
         self._built_entries: dict[int, Entry] = {}
         """Entries of chains that were accessed, by their index."""
         self._by_id: dict[EntryId, int] = {}
@@ -52,18 +81,17 @@ class Tree:
         """Whether every parent exists, is an earlier line, and no id occurs twice."""
         self.history_changes = 0
         """How often a new line changed the meaning of earlier ones, by a duplicate id or by an id that orphans name."""
-        self.has_been_named = False
-        """Whether an entry ever set or cleared the name of the session."""
+        self._has_been_named = False
         self._annotations: set[EntryId] = set()
         self._annotation_count = 0
-        self.last_annotation: EntryId | None = None
+        self._last_annotation: EntryId | None = None
         self.extend(items)
 
     def add(self, entry: Entry) -> None:
         """Index one entry."""
         by_id, id, parent, at = self._by_id, entry.id, entry.parent, self._count
         if (parent not in by_id or parent == id) and parent is not None:
-            self._mark_unsound()
+            self._note_missing_parent(parent, id)
         if by_id.setdefault(id, at) != at or id in self._missing_parents:
             self._mark_unsound()
             self.history_changes += 1
@@ -71,7 +99,7 @@ class Tree:
         if entry.type not in NON_ANNOTATION_TYPES and entry.is_annotation:
             self._annotations.add(id)
             self._annotation_count += 1
-            self.last_annotation = id
+            self._last_annotation = id
             self._index_annotation(entry)
         self._items.append(entry)
         self._starts.append(at)
@@ -101,7 +129,7 @@ class Tree:
             ids, parent, at = item.ids, item.parent, self._count
             known = len(by_id)
             if parent is not None and parent not in by_id:
-                self._mark_unsound()
+                self._note_missing_parent(parent, ids[0])
             by_id.update(zip(ids, range(at, at + len(ids)), strict=True))
             if len(by_id) - known < len(ids) or (missing and not missing.isdisjoint(ids)):
                 self._mark_unsound()
@@ -113,28 +141,97 @@ class Tree:
                     children.setdefault(above, []).append(entry_id)
             self._count = at + len(ids)
 
+    def prepend(self, items: Sequence[Entry | Chain], earlier: EarlierEntries | None) -> None:
+        """Add the entries before those of a partial tree. `earlier` has those before them in turn."""
+        first = self._first - sum(len(item) if isinstance(item, Chain) else 1 for item in items)
+        tree = Tree(items, first=first, earlier=earlier)
+        tree.extend(self._items)
+        tree._built_entries.update(self._built_entries)
+        tree.history_changes += self.history_changes
+        self.__dict__.update(tree.__dict__)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether entries before the first one are not loaded."""
+        return self._earlier is not None
+
+    def load(self) -> None:
+        """Load all entries before those of a partial tree."""
+        if self._earlier is not None:
+            self._earlier.load_to(None)
+
+    def has_loaded(self, id: EntryId) -> bool:
+        """Return whether an entry is in the tree, without loading earlier ones."""
+        return id in self._by_id
+
+    @property
+    def loaded_items(self) -> list[Entry | Chain]:
+        """The entries and chains in the tree, without loading earlier ones."""
+        return self._items
+
+    @property
+    def end(self) -> int:
+        """The position after the last entry, for `get_entries_since`."""
+        return self._count
+
+    def get_entries_since(self, position: int) -> EntrySequence:
+        """Return the entries from a position, an earlier `end`, to the current end."""
+        return EntrySequence(self, position, self._count)
+
+    @property
+    def last_entry(self) -> Entry | None:
+        """The last entry in file order."""
+        return self.get_at_position(self._count - 1) if self._count > self._first else None
+
     @property
     def count(self) -> int:
         """The number of entries added, including entries shadowed by a later one with the same id."""
-        return self._count
+        self.load()
+        return self._count - self._first
 
     @property
     def real_count(self) -> int:
         """The number of entries that are not annotations."""
-        return self._count - self._annotation_count
+        return self.count - self._annotation_count
+
+    @property
+    def has_real_entries(self) -> bool:
+        """Whether any entry is not an annotation."""
+        return self._count - self._first > self._annotation_count or (self._earlier is not None and self.real_count > 0)
+
+    @property
+    def last_annotation(self) -> EntryId | None:
+        """The last annotation in file order."""
+        if self._last_annotation is None:
+            self.load()
+        return self._last_annotation
+
+    @property
+    def has_been_named(self) -> bool:
+        """Whether an entry ever set or cleared the name of the session."""
+        if not self._has_been_named:
+            self.load()
+        return self._has_been_named
 
     @property
     def items(self) -> list[Entry | Chain]:
         """The entries and chains added, in file order."""
+        self.load()
         return self._items
 
     @property
     def entries(self) -> EntrySequence:
         """Every entry added, in file order, including entries shadowed by a later one with the same id."""
-        return EntrySequence(self, 0, self._count)
+        self.load()
+        return EntrySequence(self, self._first, self._count)
 
     def get_entry_at(self, index: int) -> Entry:
         """Return the entry at `index` in file order."""
+        self.load()
+        return self.get_at_position(self._first + index)
+
+    def get_at_position(self, index: int) -> Entry:
+        """Return the entry at a position, counted as `end` is."""
         entry = self._built_entries.get(index)
         if entry is None:
             item, offset = self._find_item(index)
@@ -145,13 +242,15 @@ class Tree:
 
     def get_entries_from(self, index: int) -> EntrySequence:
         """Return the entries from `index` to the current end."""
-        return EntrySequence(self, index, self._count)
+        self.load()
+        return EntrySequence(self, self._first + index, self._count)
 
     def iter_entries(self, start: int, stop: int) -> Iterator[Entry]:
         """Yield the entries between two indices."""
-        place = bisect_right(self._starts, start) - 1
+        items, starts = self._table
+        place = bisect_right(starts, start) - 1
         while start < stop:
-            item, first = self._items[place], self._starts[place]
+            item, first = items[place], starts[place]
             if isinstance(item, Chain):
                 end = min(first + len(item), stop)
                 yield from self._iter_chain_entries(item, first, range(start, end))
@@ -171,8 +270,9 @@ class Tree:
             yield entry
 
     def _find_item(self, index: int) -> tuple[Entry | Chain, int]:
-        place = bisect_right(self._starts, index) - 1
-        return self._items[place], index - self._starts[place]
+        items, starts = self._table
+        place = bisect_right(starts, index) - 1
+        return items[place], index - starts[place]
 
     def _index_annotation(self, entry: Entry) -> None:
         if entry.type == "label" and isinstance(entry.body, Label):
@@ -181,11 +281,20 @@ class Tree:
             else:
                 self._labels.pop(entry.body.target, None)
         elif entry.type == "session_info" and isinstance(entry.body, SessionInfo):
-            self.has_been_named = True
+            self._has_been_named = True
             self._name = (entry.body.name or "").strip(NAME_WHITESPACE) or None
 
     def _mark_unsound(self) -> None:
-        self.is_sound, self._must_resolve_parents = False, True
+        if self._earlier is not None:
+            self.needs_whole = True
+        else:
+            self.is_sound, self._must_resolve_parents = False, True
+
+    def _note_missing_parent(self, parent: EntryId, id: EntryId) -> None:
+        if self._earlier is not None and parent != id:
+            self._missing_parents.add(parent)  # it is before these entries, unless it comes later
+        else:
+            self._mark_unsound()
 
     def _resolve_parents(self) -> None:
         """Find the entries that have no valid parent: orphans, and one member of each cycle."""
@@ -224,25 +333,26 @@ class Tree:
     # Lookup
 
     def __len__(self) -> int:
+        self.load()
         return len(self._by_id)
 
     def __contains__(self, id: object) -> bool:
-        return id in self._by_id
+        return id in self._by_id or (self._earlier is not None and isinstance(id, str) and self._earlier.has_entry(id))
 
     def __iter__(self) -> Iterator[Entry]:
         """The effective entries in file order, without shadowed ones."""
-        if len(self._by_id) == self._count:
+        if len(self._by_id) == self.count:
             return iter(self.entries)
-        return map(self.get_entry_at, sorted(self._by_id.values()))
+        return map(self.get_at_position, sorted(self._by_id.values()))
 
     def iter_ids(self) -> Iterable[EntryId]:
         """The ids of the effective entries, in file order."""
-        if len(self._by_id) == self._count:
+        if len(self._by_id) == self.count:
             return self._by_id
         return sorted(self._by_id, key=self._by_id.__getitem__)
 
     def __getitem__(self, id: EntryId) -> Entry:
-        return self.get_entry_at(self._get_index(id))
+        return self.get_at_position(self._get_index(id))
 
     def peek(self, id: EntryId) -> Entry:
         """Return the entry `id` without caching it. Use this to visit each entry once."""
@@ -254,13 +364,17 @@ class Tree:
         return entry
 
     def _get_index(self, id: EntryId) -> int:
-        try:
-            return self._by_id[id]
-        except KeyError:
-            raise NotFound("entry", id) from None
+        index = self._by_id.get(id)
+        if index is None and self._earlier is not None:
+            self._earlier.load_to(id)
+            index = self._by_id.get(id)
+        if index is None:
+            raise NotFound("entry", id)
+        return index
 
     def is_before(self, id: EntryId | None, other: EntryId) -> bool:
         """Return whether `id` is an entry on an earlier line than `other`."""
+        self.load()
         return id is not None and self._by_id.get(id, self._count) < self._get_index(other)
 
     def find_by_prefix(self, prefix: str) -> list[EntryId]:
@@ -268,30 +382,41 @@ class Tree:
         return [id for id in self.iter_ids() if id.startswith(prefix)]
 
     def label(self, id: EntryId) -> str | None:
-        entry = self._labels.get(id)
+        entry = self.get_label_entry(id)
         return entry.body.text if entry is not None and isinstance(entry.body, Label) else None
 
     @property
     def labels(self) -> dict[EntryId, str]:
         """Current labels by entry id, in the order the entries were first labeled."""
+        self.load()
         return {target: text for target in self._labels if (text := self.label(target))}
 
     def get_label_entry(self, id: EntryId) -> Entry | None:
         """Return the entry that set the current label of `id`."""
+        if id not in self._labels:
+            self.load()
         return self._labels.get(id)
 
     @property
     def name(self) -> str | None:
         """The session's name: the last one set, in file order."""
+        if not self._has_been_named:
+            self.load()
         return self._name
 
     # Shape
 
     def parent(self, id: EntryId) -> EntryId | None:
         """Return the effective parent of `id`, or `None` for a root."""
+        return self._find_parent(id, self._get_written_parent(id))
+
+    def _find_parent(self, id: EntryId, written: EntryId | None) -> EntryId | None:
+        """Return the effective parent of `id`, given the parent that its line names."""
+        if self._earlier is not None and written is not None and written not in self._by_id:
+            self._earlier.load_to(written)
         if self._must_resolve_parents:
             self._resolve_parents()
-        return None if id in self._detached else self._get_written_parent(id)
+        return None if id in self._detached else written
 
     def _get_written_parent(self, id: EntryId) -> EntryId | None:
         item, offset = self._find_item(self._get_index(id))
@@ -302,6 +427,7 @@ class Tree:
         return [self[child] for child in self.get_child_ids(id)]
 
     def get_child_ids(self, id: EntryId | None) -> list[EntryId]:
+        self.load()
         if self._must_resolve_parents:
             self._resolve_parents()
         if self._children is None:
@@ -324,7 +450,7 @@ class Tree:
     def _sort_oldest_first(self, ids: list[EntryId]) -> list[EntryId]:
         entries = [self.peek(id) for id in ids]
         ages = {
-            entry.id: (parse_timestamp(entry.source.decode_timestamp(raw)) or 0, entry.line)
+            entry.id: (parse_timestamp(entry.source.decode_timestamp(raw)) or 0, self._by_id[entry.id])
             for entry, raw in zip(entries, read_raws(entries), strict=True)
         }
         return sorted(ids, key=ages.__getitem__)
@@ -354,13 +480,11 @@ class Tree:
             if isinstance(item, Chain) and self.is_sound:
                 start = index - offset
                 yield from self._iter_chain_entries(item, start, range(index, start - 1, -1))
-                id = item.parent
+                id = self._find_parent(item.ids[0], item.parent)
             else:
-                entry = self.get_entry_at(index) if isinstance(item, Chain) else item
+                entry = self.get_at_position(index) if isinstance(item, Chain) else item
                 yield entry
-                if self._must_resolve_parents:
-                    self._resolve_parents()
-                id = None if id in self._detached else entry.parent
+                id = self._find_parent(id, entry.parent)
 
     def walk_up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
         """Yield the ids from `id` up to its root, without building entries."""
@@ -379,6 +503,7 @@ class Tree:
 
     def measure_paths(self, ids: Iterable[EntryId]) -> dict[EntryId, int]:
         """Return the number of entries on the path to each of `ids`. Shared parts are walked once."""
+        self.load()
         lengths: dict[EntryId, int] = {}
         for leaf in ids:
             walked: list[tuple[EntryId, int]] = []
@@ -418,9 +543,21 @@ class Tree:
 
     def find_common_ancestor(self, *ids: EntryId | None) -> EntryId | None:
         """Return the deepest entry on the paths to all `ids`, or `None` if they have no common entry."""
-        first, *others = ids
-        paths = [{entry.id for entry in self.walk_up(other)} for other in others]
-        return next((entry.id for entry in self.walk_up(first) if all(entry.id in path for path in paths)), None)
+        if None in ids:
+            return None
+        # All paths are walked up in step. The first entry that all of them reach is the deepest one.
+        walks = [self.walk_up_ids(id) for id in ids]
+        reached: dict[EntryId, int] = {}
+        while walks:
+            for walk in walks.copy():
+                id = next(walk, None)
+                if id is None:
+                    walks.remove(walk)
+                    continue
+                reached[id] = reached.get(id, 0) + 1
+                if reached[id] == len(ids):
+                    return id
+        return None
 
     def find_abandoned(self, old: EntryId | None, new: EntryId | None) -> list[Entry]:
         """Return the entries that leave the path, oldest first, when the leaf moves from `old` to `new`."""
@@ -465,7 +602,9 @@ class EntrySequence(Sequence[Entry]):
     def __getitem__(self, index: int | slice) -> Entry | list[Entry]:
         places = self._indices[index]
         return (
-            self._tree.get_entry_at(places) if isinstance(places, int) else list(map(self._tree.get_entry_at, places))
+            self._tree.get_at_position(places)
+            if isinstance(places, int)
+            else list(map(self._tree.get_at_position, places))
         )
 
     def __repr__(self) -> str:

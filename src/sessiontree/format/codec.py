@@ -342,7 +342,7 @@ def scan_lines(
         if len(ids) > 1:
             names = b" ".join(ids).decode().split(" ")
             found.append(
-                Chain(ids=names, parent=parent_id, line=line, source=source, branch=on_branch, current=current_branch)
+                Chain(ids=names, parent=parent_id, number=line, source=source, branch=on_branch, current=current_branch)
             )
         else:
             found.append(
@@ -350,7 +350,7 @@ def scan_lines(
                     id=first.decode(),
                     parent=parent_id,
                     type="message",
-                    line=line,
+                    number=line,
                     source=source,
                     branch=on_branch,
                     current=current_branch,
@@ -369,6 +369,9 @@ class LineSource(ABC):
 
     def read_raws(self, lines: Iterable[int]) -> Iterator[bytes]:
         return map(self.read_raw, lines)
+
+    def get_line(self, number: int) -> int:
+        return number
 
     def detach(self, line: int) -> Source:
         return MemoryLine(self.read_raw(line))
@@ -427,7 +430,7 @@ def _build_entry(head: LineHead, line: int, source: Source) -> Entry:
         id=head.id,
         parent=e.parse_entry_id(head.parent),
         type=head.type,
-        line=line,
+        number=line,
         source=source,
         branch=branch,
         current=_parse_optional_text(head.current),
@@ -612,7 +615,7 @@ def write_entry(
         id=id,
         parent=parent,
         type=type,
-        line=line,
+        number=line,
         source=MemoryLine(write_object(wire)),
         branch=branch,
         current=current,

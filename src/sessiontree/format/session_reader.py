@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+import msgspec
+
 from sessiontree.core.entries import Chain, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import coerce_string
 from sessiontree.core.problems import is_utf8
@@ -68,6 +70,34 @@ class SessionReader(LineSource):
         self._offsets = array("Q", [0])
         self._choose_dialect: Callable[[JsonObject], Dialect] | None = None
         self._migration: Dialect | None = None
+        self._load_earlier: Callable[[], None] | None = None
+        self._earlier: tuple[SessionReader, int] | None = None
+        """The reader that took over these lines, and the number of its lines before them."""
+
+    @classmethod
+    def start_at(
+        cls, offset: int, header: Header, where: str, fetch: Fetch, load_earlier: Callable[[], None]
+    ) -> SessionReader:
+        """Return a reader of the lines from `offset` on, all of them after the header.
+
+        `load_earlier` gives the lines before them to another reader, which takes over these lines with `take_over`.
+        """
+        reader = cls(where, fetch)
+        reader._header, reader._offsets, reader._load_earlier = header, array("Q", [offset]), load_earlier
+        return reader
+
+    def take_over(self, later: SessionReader) -> None:
+        """Continue with the lines of a reader that starts where this one ends."""
+        before = self.line_count
+        self._offsets.extend(later._offsets[1:])
+        room = max(0, MAX_REPORTED - self.unreadable_count)
+        self._problems += [
+            msgspec.structs.replace(problem, line=(problem.line or 0) + before) for problem in later._problems[:room]
+        ]
+        if later.unreadable_count:
+            self.unreadable_count += later.unreadable_count
+            self._last_unreadable = later._last_unreadable + before
+        later._earlier, later._load_earlier = (self, before), None
 
     @property
     def line_count(self) -> int:
@@ -128,7 +158,7 @@ class SessionReader(LineSource):
         offsets = self._offsets
         line = len(offsets)
         for item in items:
-            item.line, item.source = line, self
+            item.number, item.source = line, self
             line += len(item) if isinstance(item, Chain) else 1
         end = offsets[-1]
         for raw in lines:
@@ -152,6 +182,14 @@ class SessionReader(LineSource):
             self._memory_lines.extend(data.split(b"\n")[:-1])
         for line, start, end in scan_lines(data, self._offsets, self, items):
             self._parse_line(data[start:end], line, items)
+
+    def get_line(self, number: int) -> int:
+        if self._load_earlier is not None:
+            self._load_earlier()
+        if self._earlier is None:
+            return number
+        reader, before = self._earlier
+        return reader.get_line(number + before)
 
     def read_raw(self, line: int) -> bytes:
         if self._fetch is None or self._choose_dialect is not None:

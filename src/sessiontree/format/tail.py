@@ -10,18 +10,97 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sessiontree.core.context import Context, ContextNeeds, build_path_context
-from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, iter_entries
+from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, Chain, Entry, EntryId, iter_entries
 from sessiontree.core.head_rules import get_effect
 from sessiontree.core.heads import Heads, find_unreadable, is_activity, is_full_record
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import LINE_LIMIT, LineSource, NotJson, read_entry, scan_lines
+from sessiontree.format.codec import (
+    LINE_LIMIT,
+    LineSource,
+    MemoryLine,
+    NotJson,
+    read_entry,
+    read_line,
+    scan_lines,
+    write_value,
+)
 from sessiontree.format.session_reader import SessionReader
 
 REPLAY_LIMIT = 4096
 """How many lines are searched for a head record before the whole file is read instead."""
+
+
+WHOLE_SIZE = 1 << 18
+"""A session of up to this many bytes is read as a whole."""
+
+MIN_TAIL_SIZE = 1 << 18
+"""How much is read of a session without head records, in bytes."""
+
+MAX_TAIL_SIZE = 1 << 24
+"""How far back a head record is searched for, in bytes."""
+
+
+class Tail(NamedTuple):
+    """The lines at the end of a session that determine its heads."""
+
+    data: bytes
+    start: int
+    """The offset of the first line."""
+    has_record: bool
+    """Whether they include a full head record. Otherwise they determine the heads only if no line names a branch."""
+
+
+def find_tail(blocks: Iterable[tuple[bytes, int]], header_end: int) -> Tail | None:
+    """Find the lines that determine the heads of a session of version 3; `None` if all lines are needed.
+
+    `blocks` are whole lines, the last ones first, each with its offset.
+    """
+    kept: list[tuple[bytes, int]] = []
+    size, enough = 0, 0
+    for data, start in blocks:
+        size += len(data)
+        if start < header_end or (not kept and start + size <= WHOLE_SIZE):
+            return None
+        kept.append((data, start))
+        if _has_full_record(data):
+            return _join_blocks(kept, has_record=True)
+        if size >= MAX_TAIL_SIZE:
+            return _join_blocks(kept[:enough], has_record=False)
+        if size < MIN_TAIL_SIZE or not enough:
+            enough = len(kept)
+    return None
+
+
+def _join_blocks(blocks: list[tuple[bytes, int]], *, has_record: bool) -> Tail:
+    return Tail(b"".join([data for data, _ in reversed(blocks)]), blocks[-1][1], has_record)
+
+
+def _has_full_record(data: bytes) -> bool:
+    return any(is_full_record(entry) for entry in _find_lines(data, HEAD_RECORD.encode()))
+
+
+def find_entry(blocks: Iterable[tuple[bytes, int]], id: EntryId) -> Entry | None:
+    """Return the last line with an id; `None` if all lines must be read to know."""
+    text = write_value(id)
+    for data, _ in blocks:
+        for entry in _find_lines(data, text):
+            if entry.id == id:
+                return None if entry.type in ("session", "title") else entry
+    return None
+
+
+def _find_lines(data: bytes, text: bytes) -> Iterator[Entry]:
+    """Yield the lines that contain `text` and are entries, the last one first."""
+    end = len(data)
+    while (at := data.rfind(text, 0, end)) >= 0:
+        end = data.rfind(b"\n", 0, at) + 1
+        raw = data[end : data.index(b"\n", at)]
+        if len(raw) <= LINE_LIMIT:
+            with suppress(NotJson):
+                yield read_line(raw, 1, MemoryLine(raw))
 
 
 class InsufficientTail(Exception):
@@ -50,7 +129,7 @@ class TailBlock(LineSource):
 class FileTail:
     """Entries from the end of a file backward, read on demand."""
 
-    def __init__(self, blocks: Iterable[tuple[bytes, bool]]) -> None:
+    def __init__(self, blocks: Iterable[tuple[bytes, int]]) -> None:
         self._blocks = iter(blocks)
         self._positions: dict[EntryId, int] = {}
         """The position of each id in `entries`. The last line with an id counts."""
@@ -62,8 +141,8 @@ class FileTail:
         block = next(self._blocks, None)
         if block is None:
             return False
-        data, is_first = block
-        entries = list(iter_entries(SessionReader().feed(data))) if is_first else _read_entries(data)
+        data, start = block
+        entries = _read_entries(data) if start else list(iter_entries(SessionReader().feed(data)))
         for entry in reversed(entries):
             self._positions.setdefault(entry.id, len(self.entries))
             self.entries.append(entry)
@@ -100,11 +179,11 @@ PATH_BATCH_SIZES = (64, 4096)
 
 
 def read_tail_context(
-    blocks: Iterable[tuple[bytes, bool]], branch: str | None = None, above: FindAncestors | None = None
+    blocks: Iterable[tuple[bytes, int]], branch: str | None = None, above: FindAncestors | None = None
 ) -> Context | None:
     """Return the context of a branch's leaf, by default of the current branch, in a file of version 3.
 
-    `blocks` are whole lines, the last ones first, each with whether it is the start of the file. With `above`, only the
+    `blocks` are whole lines, the last ones first, each with its offset. With `above`, only the
     lines that determine the leaf are read from them, and the path is fetched from an index.
     """
     try:
@@ -115,7 +194,7 @@ def read_tail_context(
         return None
 
 
-def read_tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
+def read_tail_heads(blocks: Iterable[tuple[bytes, int]]) -> Heads | None:
     """Return all heads of a file of version 3, from its end; `None` if the whole file is needed.
 
     A head before the last head record is taken from the record, even if its line cannot be read.
@@ -126,7 +205,7 @@ def read_tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
         return None
 
 
-def find_last_activity(blocks: Iterable[tuple[bytes, bool]]) -> tuple[int, str] | None:
+def find_last_activity(blocks: Iterable[tuple[bytes, int]]) -> tuple[int, str] | None:
     """Return the number of lines after the last activity, and the time of that activity.
 
     Return `None` if the end of the file is not enough to know.

@@ -105,10 +105,7 @@ class Branch(BranchPosition):
     @property
     def leaf(self) -> EntryId | None:  # pyright: ignore[reportIncompatibleVariableOverride] - it is only read
         """The branch's head; `None` if the branch is before the first entry."""
-        name, heads = self.name, self.session.heads.heads
-        if name not in heads:
-            self.session.branch(name)  # raises `NotFound`
-        return heads[name]
+        return self.session._get_head(self.name)  # pyright: ignore[reportPrivateUsage]
 
     @property
     def info(self) -> BranchInfo:

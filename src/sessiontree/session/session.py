@@ -90,7 +90,7 @@ class Session(BranchOperations):
 
     @property
     def _reader(self) -> SessionReader:
-        return self._load().reader
+        return self._load_whole().reader
 
     # Properties
 
@@ -126,7 +126,8 @@ class Session(BranchOperations):
 
     @property
     def name(self) -> str | None:
-        return self.tree.name if self.tree.has_been_named else (self._reader.title or None)
+        tree = self.tree
+        return tree.name if tree.has_been_named else (self._reader.title or None)
 
     @property
     def dialect(self) -> str | None:
@@ -136,7 +137,7 @@ class Session(BranchOperations):
     @property
     def problems(self) -> list[Problem]:
         """Everything wrong with the session, and everything worth knowing about it. Nothing is repaired."""
-        unfinished = self._load().unfinished
+        unfinished = self._load_whole().unfinished
         found = [*self._reader.problems, *find_problems(self.tree, self.heads)]
         if unfinished:
             message = (

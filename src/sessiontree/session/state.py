@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, TypeAlias
-from weakref import WeakSet
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakSet, ref
 
-from sessiontree.core.entries import Chain, Entry, EntryId, Header
-from sessiontree.core.heads import Heads, SkippedEntries, find_unreadable, skip_unreadable
+from sessiontree.core.entries import Chain, Entry, EntryId, Header, iter_entries
+from sessiontree.core.heads import (
+    Heads,
+    SkippedEntries,
+    find_unreadable,
+    is_full_record,
+    names_branch,
+    skip_unreadable,
+)
 from sessiontree.core.place_names import resolve_place
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, FormatError, InvalidOperation, NotFound, StoreError, format_names
 from sessiontree.format.codec import VERSION
 from sessiontree.format.session_reader import SessionReader
+from sessiontree.format.tail import find_entry, find_tail
 from sessiontree.store.base import Cursor, LineChunk, Store
 
 READ_SIZE = 1 << 19
@@ -27,6 +36,19 @@ READ_SIZE = 1 << 19
 
 HEADER_READ_SIZE = 1 << 16
 """Bytes read at a time when only the header is wanted."""
+
+GROWTH = 3
+"""How many times as much as is loaded is read when earlier lines are needed."""
+
+MAX_PARTIAL_SIZE = 1 << 26
+"""Earlier lines are read in blocks up to this many bytes; if more are needed, all are."""
+
+MANY_LINES = 1 << 20
+"""Counted as lines since the last head record if a session has none, so that the next write adds one."""
+
+
+class NeedsEarlierLines(InvalidOperation):
+    """Lines before the loaded ones are needed, but they cannot be loaded during a write."""
 
 
 class BranchPosition:
@@ -41,28 +63,204 @@ Place: TypeAlias = str | Entry | BranchPosition | None
 """A place by name, an entry, a branch, or `None` for the place before the first entry."""
 
 
+class SessionOwner(Protocol):
+    """The session that a state belongs to."""
+
+    header: Header
+
+    def guard_load(self) -> AbstractContextManager[object]:
+        """Return a context in which earlier lines may be loaded. Raises `InvalidOperation` during a write."""
+        ...
+
+
 class SessionState:
-    """A loaded session: the positions of its lines, its tree and its heads, up to `cursor`."""
+    """A session in memory: the positions of its lines, its tree and its heads, up to `cursor`.
 
-    has_missing_heads = False
-    """Whether a branch has, or had, a head that is not in the tree."""
+    It starts with the end of the file, from the last head record on, and loads earlier lines when a query needs them.
+    `load_to` is the only place where it grows backward.
+    """
 
-    def __init__(self, store: Store, end: LineChunk) -> None:
+    def __init__(
+        self, store: Store, end: LineChunk, owner: SessionOwner | None = None, header_end: int | None = None
+    ) -> None:
+        """Load the end of a session of version 3 whose header ends at `header_end`; otherwise all of it."""
         self.store = store
-        self.reader = SessionReader(store.location, store.fetch)
-        self.tree = Tree()
         self.cursor, self.unfinished = end.cursor, end.unfinished
         self.cursor_before_others: Cursor | None = None
         """The cursor before the last lines of other writers; `None` once this session has appended after them."""
-        read = None
-        items: list[Entry | Chain] = []
-        while read != end.cursor:
-            chunk = store.read(read, before=end.cursor, limit=READ_SIZE)
-            items += self.reader.feed(chunk.data)
+        self._owner = None if owner is None else ref(owner)
+        self._header_end = header_end
+        self._is_replaying = False
+        self._skipped = SkippedEntries()
+        self.missing_heads: set[EntryId] = set()
+        """Heads that are not in the tree: damaged, or before its first entry and not checked yet."""
+        self.start = 0
+        """The offset of the first line that is loaded. 0 if all lines are."""
+        if owner is None or header_end is None or not self._load_tail(owner.header, header_end):
+            self.start = 0
+            self.reader = SessionReader(store.location, store.fetch)
+            self.tree = Tree(self._read_before(None))
+            self._replay()
+
+    def _load_tail(self, header: Header, header_end: int) -> bool:
+        """Load the lines from the last head record on. Return `False` if they do not determine the heads."""
+        self.store.read(self.cursor, before=self.cursor)  # raises `Conflict` if the lines before it have changed
+        tail = find_tail(self.store.read_backward(self.cursor), header_end)
+        if tail is None:
+            return False
+        self.start = tail.start
+        self.reader = SessionReader.start_at(
+            tail.start, header, self.store.location, self.store.fetch, partial(self.load_to, None)
+        )
+        items = self.reader.feed(tail.data)
+        self.tree, self.heads = Tree(items, earlier=self), Heads(partial(self.load_to, None))
+        if self.tree.needs_whole or not items:
+            return False
+        if tail.has_record:
+            last = max(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
+            items = items[last:]
+        elif self._names_branches():
+            return False
+        else:
+            self.heads.lines_since_record = MANY_LINES
+        return self._try_replay(items) and self._check_loaded_heads(set(self.heads.heads.values()))
+
+    def _try_replay(self, items: Sequence[Entry | Chain]) -> bool:
+        """Apply lines to the heads of a partial state. Return `False` if they depend on lines before it."""
+        try:
+            self._is_replaying = True
+            self.heads.replay(items, self.tree)
+            return True
+        except NeedsEarlierLines:
+            return False
+        finally:
+            self._is_replaying = False
+
+    def _names_branches(self) -> bool:
+        """Return whether a line names a branch, as lines of peers do not. Reads all lines, but keeps none."""
+        reader, read = SessionReader(self.store.location, self.store.fetch), None
+        while read != self.cursor:
+            chunk = self.store.read(read, before=self.cursor, limit=READ_SIZE)
+            if any(map(names_branch, reader.feed(chunk.data))):
+                return True
             read = chunk.cursor
-        # Extending the tree after every chunk would evict its tables from the processor's cache.
-        self.tree.extend(items)
+        return False
+
+    def _check_loaded_heads(self, heads: set[EntryId | None]) -> bool:
+        """Return whether those of `heads` that are loaded can be read, and note the others in `missing_heads`."""
+        missing = {head for head in heads if head is not None and not self.tree.has_loaded(head)}
+        self.missing_heads |= missing
+        return not find_unreadable(heads - missing, self.tree)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only the end of the session is loaded."""
+        return self.start > 0
+
+    def load_to(self, id: EntryId | None) -> None:
+        """Load earlier lines until the entry `id` is in the tree; all of them if it is `None` or in none of them."""
+        with self._guard_load():
+            while self.start and id is not None and not self.tree.has_loaded(id):
+                earlier = self._read_block(self.start, self.cursor)
+                if earlier is None:
+                    break
+                self._prepend(*earlier)
+            if self.start and not (id is not None and self.tree.has_loaded(id)):
+                self._load_whole()
+
+    def has_entry(self, id: EntryId) -> bool:
+        """Return whether an entry is before the first one that is loaded."""
+        with self._guard_load():
+            if self.start and self._find_line(id) is not None:
+                return True
+            self._load_whole()
+            return self.tree.has_loaded(id)
+
+    def check_heads(self, heads: Iterable[EntryId | None]) -> None:
+        """Check that heads before the first loaded entry can be read. If one cannot, load all lines."""
+        if not self.is_partial or self.missing_heads.isdisjoint(heads):
+            return
+        with self._guard_load():
+            for head in [head for head in heads if head is not None and head in self.missing_heads]:
+                line = self._find_line(head) if self.start else None
+                if line is None or not line.is_readable:
+                    self._load_whole()
+                    return
+                self.missing_heads.discard(line.id)
+
+    def _find_line(self, id: EntryId) -> Entry | None:
+        """Return the last line with an id before the first loaded one, found by its bytes."""
+        return find_entry(self.store.read_backward(self.cursor, self.start), id)
+
+    @contextmanager
+    def _guard_load(self) -> Generator[None]:
+        if self._is_replaying:
+            raise NeedsEarlierLines(f"cannot load {self.store.location} while its heads change")
+        owner = None if self._owner is None else self._owner()
+        with nullcontext() if owner is None else owner.guard_load():
+            yield
+
+    def _read_block(self, end: int, cursor: Cursor) -> tuple[bytes, int] | None:
+        """Return the lines before an offset, several times as many as are loaded; `None` if all can be loaded."""
+        size, blocks, start = GROWTH * (self.reader.get_offset(self.reader.line_count + 1) - end), list[bytes](), end
+        for data, at in self.store.read_backward(cursor, end):
+            if at <= (self._header_end or 0) or end - at > MAX_PARTIAL_SIZE:
+                return None
+            blocks.append(data)
+            start = at
+            if end - start >= size:
+                break
+        return b"".join(reversed(blocks)), start
+
+    def _prepend(self, data: bytes, start: int) -> None:
+        reader = SessionReader.start_at(
+            start, self.reader.header, self.store.location, self.store.fetch, partial(self.load_to, None)
+        )
+        items = reader.feed(data)
+        reader.take_over(self.reader)
+        self.tree.prepend(items, self)
+        self.reader, self.start = reader, start
+        if self.tree.needs_whole:
+            self._load_whole()
+
+    def _load_whole(self) -> None:
+        """Load all lines before the first loaded one."""
+        if not self.start:
+            return
+        later, self.reader = self.reader, SessionReader(self.store.location, self.store.fetch)
+        try:
+            items = self._read_before(self.start)
+        except BaseException:
+            self.reader = later
+            raise
+        self.reader.take_over(later)
+        self.tree.prepend(items, None)
+        self.start = 0
+        known = self.heads
         self._replay()
+        known.__dict__.update(self.heads.__dict__)
+        self.heads = known
+
+    def _read_before(self, stop: int | None) -> list[Entry | Chain]:
+        """Read the lines up to an offset, by default up to `cursor`."""
+        read, end, items, done = None, self.cursor, list[Entry | Chain](), 0
+        while read != end and (stop is None or done < stop):
+            chunk = self._read_chunk(read, end)
+            data = chunk.data if stop is None else chunk.data[: stop - done]
+            items += self.reader.feed(data)
+            read, done = chunk.cursor, done + len(data)
+        # Extending the tree after every chunk would evict its tables from the processor's cache.
+        return items
+
+    def _read_chunk(self, after: Cursor | None, end: Cursor) -> LineChunk:
+        try:
+            return self.store.read(after, before=end, limit=READ_SIZE)
+        except Conflict:
+            # The last lines may have been rolled back since they were read. `refresh` finds out.
+            now = self.store.find_cursor_after_rollback(end) if self.start else None
+            if now is None:
+                raise
+            return self.store.read(after, before=now, limit=READ_SIZE)
 
     def _replay(self) -> None:
         self._skipped, self.heads = SkippedEntries(), Heads()
@@ -71,8 +269,14 @@ class SessionState:
 
     def _update_heads(self, known: set[EntryId | None]) -> None:
         """Move heads away from entries that cannot be read. Heads at `known` entries are not checked."""
-        self.has_missing_heads = any(head is not None and head not in self.tree for head in self.heads.heads.values())
-        if find_unreadable(set(self.heads.heads.values()) - known, self.tree):
+        heads = set(self.heads.heads.values())
+        if self.is_partial:
+            self.missing_heads &= heads
+            if self.tree.needs_whole or not self._check_loaded_heads(heads - known):
+                self._load_whole()
+            return
+        self.missing_heads = {head for head in heads if head is not None and head not in self.tree}
+        if find_unreadable(heads - known, self.tree):
             self.heads = skip_unreadable(self.heads, self.tree, self._skipped)
 
     def read_appended(self) -> LineChunk:
@@ -82,32 +286,36 @@ class SessionState:
     def apply_chunk(self, chunk: LineChunk) -> Sequence[Entry]:
         """Apply lines that other writers appended at `cursor`, and return their entries."""
         items = self.reader.feed(chunk.data)
-        before, heads = self.tree.count, set(self.heads.heads.values())
-        self._add_items(items)
-        entries = self.tree.get_entries_from(before)
-        self._update_heads(heads.difference(entry.id for entry in entries))
+        before, heads = self.tree.end, set(self.heads.heads.values())
         if chunk.data:
             self.cursor_before_others = self.cursor
         self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
+        self._add_items(items)
+        entries = self.tree.get_entries_since(before)
+        self._update_heads(heads.difference(entry.id for entry in entries))
         return entries
 
     def replace_state(self, other: SessionState) -> Sequence[Entry]:
-        """Take over the state of `other`, and return the entries that are new."""
-        known = {entry.id for entry in self.tree.get_entries_from(0)}
+        """Take over the state of `other`, in which all lines are loaded, and return the entries that are new."""
+        start, known = self.start, {entry.id for entry in iter_entries(self.tree.loaded_items)}
         self.__dict__.update(other.__dict__)
-        return [entry for entry in self.tree.get_entries_from(0) if entry.id not in known]
+        return [
+            entry
+            for entry in self.tree.entries
+            if entry.id not in known and self.reader.get_offset(entry.line) >= start
+        ]
 
     def add_written(self, batch: tuple[Sequence[Entry | Chain], Sequence[bytes]], cursor: Cursor) -> Sequence[Entry]:
         """Apply entries that this session just appended, given with their lines, and return them."""
         items, lines = batch
         self.reader.add_written(items, lines)
         tree = self.tree
-        before, heads = tree.count, self.heads.heads
+        before, heads = tree.end, self.heads.heads
+        self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
         self._add_items(items)
         if self.heads.heads is not heads:  # a head record moved them
             self._update_heads(set(heads.values()))
-        self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
-        return tree.get_entries_from(before)
+        return tree.get_entries_since(before)
 
     def add_written_message(
         self, id: EntryId, parent: EntryId, branch: str, current: str | None, line: bytes, cursor: Cursor
@@ -118,7 +326,9 @@ class SessionState:
         """
         reader, tree = self.reader, self.tree
         number = reader.add_written_line(line)
-        entry = Entry(id=id, parent=parent, type="message", line=number, source=reader, branch=branch, current=current)
+        entry = Entry(
+            id=id, parent=parent, type="message", number=number, source=reader, branch=branch, current=current
+        )
         if self._skipped.entries or not tree.try_append_message(entry):
             self._add_items((entry,))
         elif not self.heads.try_advance(branch, id):
@@ -130,6 +340,10 @@ class SessionState:
         tree, heads = self.tree, self.heads
         changes = tree.history_changes
         tree.extend(items)
+        if self.is_partial:
+            if tree.needs_whole or not self._try_replay(items):
+                self._load_whole()
+            return
         # New lines can change what earlier lines mean. Then the heads are computed again from the first line.
         if tree.history_changes > changes or (
             self._skipped.entries and self._skipped.is_affected_by(items, heads.current)
@@ -159,6 +373,8 @@ class SessionBase:
         """The branch that was current when the session was loaded; `None` before it is loaded."""
         self._opened_end = store.read_end()
         """Where the lines ended when the session was opened. `refresh` reads what others append later."""
+        self._header_end: int | None = None
+        """Where the header ends in a session of the current version, which can be loaded from its end."""
         self.header: Header = self._read_header()
         _sessions.add(self)
 
@@ -172,6 +388,8 @@ class SessionBase:
             if not (reader.line_count or chunk.data) and self._opened_end.unfinished:
                 raise FormatError(self.location, "the first line is incomplete")
             if reader.has_header or not chunk.data:
+                if reader.header.version == VERSION:
+                    self._header_end = reader.get_offset(len(reader.preamble) + 2)
                 return reader.header
             cursor = chunk.cursor
 
@@ -182,11 +400,15 @@ class SessionBase:
 
     @property
     def tree(self) -> Tree:
+        """The tree. It loads most entries only when they are asked for."""
         return self._load().tree
 
     @property
     def heads(self) -> Heads:
-        return self._load().heads
+        state = self._load()
+        if state.missing_heads:
+            state.check_heads(state.heads.heads.values())
+        return state.heads
 
     @property
     def needs_migration(self) -> bool:
@@ -196,7 +418,7 @@ class SessionBase:
     # Loading
 
     def _load(self) -> SessionState:
-        """Return the state. The first call reads the whole session."""
+        """Return the state. The first call reads the end of the session."""
         if self._state is not None and not self._is_uncertain:
             return self._state
         with self._mutex:
@@ -215,13 +437,29 @@ class SessionBase:
 
     def _load_first(self) -> SessionState:
         try:
-            return SessionState(self._store, self._opened_end)
+            return self._build_state(self._opened_end)
         except Conflict:
             end = self._store.find_cursor_after_rollback(self._opened_end.cursor)
             if end is None:
                 raise
         self._opened_end = LineChunk(b"", end)
-        return SessionState(self._store, self._opened_end)
+        return self._build_state(self._opened_end)
+
+    def _build_state(self, end: LineChunk) -> SessionState:
+        return SessionState(self._store, end, self, self._header_end)
+
+    def _load_whole(self) -> SessionState:
+        """Return the state with all lines loaded."""
+        state = self._load()
+        state.tree.load()
+        return state
+
+    @contextmanager
+    def guard_load(self) -> Generator[None]:
+        """Hold the lock while earlier lines are loaded. Raises `InvalidOperation` during a write."""
+        with self._mutex:
+            self._check_not_writing()
+            yield
 
     def _reload(self, known: SessionState) -> SessionState:
         """Load the session again after an interrupted write.
@@ -236,7 +474,7 @@ class SessionBase:
             if stored.data == pending:
                 return SessionState(self._store, LineChunk(b"", stored.cursor))
         try:
-            state = SessionState(self._store, LineChunk(b"", known.cursor, known.unfinished))
+            state = self._build_state(LineChunk(b"", known.cursor, known.unfinished))
         except Conflict:
             recovered = self._read_after_rollback(known)
             if recovered is None:
@@ -252,7 +490,7 @@ class SessionBase:
     def _check_not_writing(self) -> None:
         """Raise `InvalidOperation` if the caller is a signal handler that interrupted a write in its own thread."""
         if self._pending_lines is not None and not self._is_uncertain:
-            raise InvalidOperation(f"cannot use {self.location} from a signal handler during a write")
+            raise NeedsEarlierLines(f"cannot use {self.location} from a signal handler during a write")
 
     # What other writers append
 
@@ -344,9 +582,13 @@ class SessionBase:
         """Return the head of a branch. Raises `NotFound`."""
         if not isinstance(branch, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
             raise InvalidOperation(f"a branch is given by its name, not by {type(branch).__name__}")
-        heads = self._load().heads.heads
+        state = self._load()
+        heads = state.heads.heads
         if branch not in heads:
             raise NotFound("branch", branch, f"branches: {format_names(list(heads))}")
+        if state.missing_heads:
+            state.check_heads((heads[branch],))
+            heads = state.heads.heads
         return heads[branch]
 
     def _check_head(self, branch: str, expected: EntryId | None) -> None:

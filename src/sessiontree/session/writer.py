@@ -165,13 +165,13 @@ class EntryBuilder:
                 id=id,
                 parent=above,
                 type="message",
-                line=0,
+                number=0,
                 source=UNWRITTEN_SOURCE,
                 branch=branch,
                 current=named_current,
             )
             return EntryBatch([entry], [line])
-        has_root = tree.real_count > 0
+        has_root = tree.has_real_entries
         first = above
         moved: EntryId | None = None
         now, new_id = self._now(), self.generate_id
@@ -201,7 +201,7 @@ class EntryBuilder:
                         Chain(
                             ids=ids,
                             parent=above,
-                            line=0,
+                            number=0,
                             source=UNWRITTEN_SOURCE,
                             branch=branch,
                             current=named_current,
@@ -250,7 +250,8 @@ class EntryBuilder:
         tree, current = state.tree, state.heads.current
         heads = dict(state.heads.heads)
         until_record = RECORD_INTERVAL - 1 - state.heads.lines_since_record
-        has_root, last_annotation = tree.real_count > 0, tree.last_annotation
+        has_root = tree.has_real_entries
+        last_annotation = None if has_root else tree.last_annotation
         now, batch = self._now(), EntryBatch([], [])
         built: dict[EntryId, Entry] = {}
         previous: EntryId | None = None
@@ -370,7 +371,7 @@ def find_write_parent(tree: Tree, leaf: EntryId | None) -> EntryId | None:
     """Return the parent of an entry written after `leaf`. Annotations before the first real entry form a chain."""
     if leaf is not None:
         return leaf
-    return None if tree.real_count else tree.last_annotation
+    return None if tree.has_real_entries else tree.last_annotation
 
 
 class SessionWriter(SessionBase):
@@ -436,7 +437,7 @@ class SessionWriter(SessionBase):
                 if (
                     target is None
                     or head is None
-                    or state.has_missing_heads
+                    or head in state.missing_heads
                     or heads.lines_since_record > MAX_LINES_BEFORE_RECORD
                 ):
                     return self._write((body,), parent, branch, expected)[0]
@@ -717,11 +718,15 @@ class SessionWriter(SessionBase):
                 return
             self._check_not_writing()
             try:
-                if self._has_written and not self.heads.is_at_last_line(self.tree):
+                if self._has_written and not self._is_at_last_line():
                     self._commit(self._build_heads_batch)
             finally:
                 self._is_closed, self._writable_state = True, None
                 self._store.close()
+
+    def _is_at_last_line(self) -> bool:
+        state = self._load()
+        return state.heads.is_at_last_line(state.tree)
 
     def _build_heads_batch(self, record: Custom | None = None) -> EntryBatch:
         """Build a batch with one head record, by default with the heads as they are."""

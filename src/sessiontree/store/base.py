@@ -107,8 +107,11 @@ class Store(Protocol):
         """Return whole lines that were read before, without the last newline. Raises `Conflict` if they are gone."""
         ...
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        """Yield blocks of whole lines from the end to the start, each with whether it is the first block."""
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+        """Yield blocks of whole lines from a cursor back to the start, each with the offset where it starts.
+
+        With `end`, begin at that offset, where a line ends.
+        """
         ...
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:

@@ -248,17 +248,18 @@ class JsonlStore(Store):
         except OSError as error:
             self._raise_store_error(error)
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
         with self._convert_read_errors():
             fd = self._open_for_reading()
-            end, size = before.value[1], 1 << 16
+            stop: int = before.value[1] if end is None else end
             rest: list[bytes] = []  # parts of a line that starts before this block, its end first
-            if end and os.pread(fd, 1, end - 1) != b"\n":
+            if stop and os.pread(fd, 1, stop - 1) != b"\n":
                 rest = [b"\n"]  # the last line is whole but lacks its newline
-        while end > 0:
-            start = max(0, end - size)
+        size = 1 << 16
+        while stop > 0:
+            start = max(0, stop - size)
             with self._convert_read_errors():
-                data = self._read_exactly(fd, start, end - start)
+                data = self._read_exactly(fd, start, stop - start)
             cut = data.find(b"\n") + 1 if start else 0
             if start and not cut:
                 rest.append(data)
@@ -267,8 +268,8 @@ class JsonlStore(Store):
                 whole = b"".join((data[cut:], *reversed(rest)))
                 rest = [data[:cut]]
                 if whole:
-                    yield whole, start == 0
-            end, size = start, min(size * 2, 1 << 22)
+                    yield whole, start + cut
+            stop, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
         return read_lines(self._open_separately())

@@ -47,12 +47,12 @@ class MemoryStore(Store):
     def fetch(self, start: int, size: int) -> bytes:
         return bytes(self._require_data()[start : start + size])
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        data = bytes(self._require_data()[: before.value[1]])
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+        data = bytes(self._require_data()[: before.value[1] if end is None else end])
         end = len(data)
         while end > 0:
             start = data.rfind(b"\n", 0, max(0, end - 4096)) + 1
-            yield data[start:end], start == 0
+            yield data[start:end], start
             end = start
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:

@@ -88,7 +88,7 @@ def build_rows(lines: Sequence[bytes]) -> tuple[list[LineRow], SummaryDelta]:
     rows = [LineRow()] * len(lines)
     entries = list(iter_entries(TailBlock(b"\n".join([*lines, b""])).items))
     for entry in entries:
-        rows[entry.line - 1] = _build_row(entry)
+        rows[entry.number - 1] = _build_row(entry)
     delta = _build_delta(entries)
     return rows, delta if len(entries) == len(lines) else delta._replace(told=False)
 

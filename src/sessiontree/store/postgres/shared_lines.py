@@ -59,8 +59,8 @@ def _find_range(entry: Entry) -> SharedRange | None:
     source = entry.source
     if not isinstance(source, SessionReader):
         return None
-    start = source.get_offset(entry.line)
-    return SharedRange(start, source.get_offset(entry.line + 1) - start)
+    start = source.get_offset(entry.number)
+    return SharedRange(start, source.get_offset(entry.number + 1) - start)
 
 
 def _find_header_end(source: PostgresStore) -> int:

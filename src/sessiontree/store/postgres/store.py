@@ -158,16 +158,17 @@ class PostgresStore(Store):
         self._cache.put(page.start, data)
         return data[start - page.start : start - page.start + size]
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
         known = self._get_row(before)
-        end, size = before.value[1], PAGE_SIZES[0]
-        while end > 0:
-            page = self._read_page(known, max(0, end - size), end)
+        stop: int = before.value[1] if end is None else end
+        size = PAGE_SIZES[0]
+        while stop > 0:
+            page = self._read_page(known, max(0, stop - size), stop)
             data = page.data
-            if page.start + len(data) == page.end < end:
+            if page.start + len(data) == page.end < stop:
                 data += _split_tail(page.tail)[0] + b"\n"
-            yield data, page.start == 0
-            end, size = page.start, min(2 * size, PAGE_SIZES[1])
+            yield data, page.start
+            stop, size = page.start, min(2 * size, PAGE_SIZES[1])
 
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         known = self._get_row(before)
