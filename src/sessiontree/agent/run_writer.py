@@ -184,11 +184,11 @@ class BackgroundWriter(RunWriter):
 
     def __init__(self, branch: Branch) -> None:
         super().__init__(branch)
-        self._initial_count = branch.session.tree.count
-        """The number of entries at the start."""
+        self._initial_end = branch.session.tree.end
+        """The position after the last entry at the start."""
 
     def _build_move_check(self) -> Callable[[Entry], bool]:
-        since = {entry.id for entry in self.branch.session.tree.get_entries_from(self._initial_count)}
+        since = {entry.id for entry in self.branch.session.tree.get_entries_since(self._initial_end)}
         return lambda entry: not entry.is_annotation and entry.id not in since
 
 

@@ -23,7 +23,7 @@ from sessiontree.cli.app import (
 )
 from sessiontree.cli.inspect import echo_branches
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
-from sessiontree.core.context import build_path_context
+from sessiontree.core.context import find_context_path, read_state
 from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.message_input import check_new_message
 from sessiontree.core.messages import (
@@ -190,10 +190,9 @@ def _parse_object(text: str, option: str) -> JsonObject:
 
 
 def _build_role_body(session: Session, role: str, text: str, place: str, options: dict[str, Any]) -> Body:
-    path = session.tree.path(session.resolve_place(place))
     match role:
         case "assistant":
-            state = build_path_context(path).state
+            state = read_state(find_context_path(session.tree, session.resolve_place(place)))
             return assistant(
                 text,
                 provider=options["provider"] or state.provider or "unknown",
@@ -201,7 +200,7 @@ def _build_role_body(session: Session, role: str, text: str, place: str, options
                 usage=None if options["usage"] is None else _parse_usage(options["usage"]),
             )
         case "toolResult":
-            call, name = _find_tool_call(path, options["call"])
+            call, name = _find_tool_call(session.tree.path(session.resolve_place(place)), options["call"])
             return tool_result(call, name, text, error=options["error"] is True)
         case "custom":
             return CustomMessage(custom_type=options["custom_type"] or "note", content=text)
