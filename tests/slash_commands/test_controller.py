@@ -324,12 +324,12 @@ async def test_a_tool_is_added_and_removed(make_controller: MakeController) -> N
 
 async def test_handlers_are_notified_of_start_and_shutdown(make_controller: MakeController, session: Session) -> None:
     at = make_controller()
-    told = record_events(at)
+    events = record_events(at)
 
     await at.start()
     await at.close()
 
-    assert told == [SessionStart(reason="startup"), SessionShutdown(reason="quit")]
+    assert events == [SessionStart(reason="startup"), SessionShutdown(reason="quit")]
     with pytest.raises(InvalidOperation, match="closed"):
         session.label("HEAD", "x") if session.head.leaf else session.rename("x")
 
@@ -365,8 +365,8 @@ async def test_handlers_receive_the_previous_session_unless_it_was_deleted(
     await at.open_session(session.id)
     await at.create_session()
 
-    told = [event for event in events if isinstance(event, SessionStart | Switched)]
-    assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
+    switches = [event for event in events if isinstance(event, SessionStart | Switched)]
+    assert [event.previous_session_file for event in switches] == [None, None, str(session.file), str(session.file)]
 
 
 async def test_a_fresh_session_is_deleted_unless_it_was_written_to(

@@ -45,7 +45,7 @@ async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list
         models=ScriptedModels(large=large),
         options=AgentOptions(tools=[look], system=""),
     )
-    told = record_events(controller)
+    events = record_events(controller)
     if event is not None:
         controller.hooks.on(event, handler, source="faulty", deadline=0.05)
     await controller.start()
@@ -55,7 +55,7 @@ async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list
     last = controller.session
     await controller.close()
     assert not [problem for problem in (*first.problems, *last.problems) if problem.severity == "fault"]
-    notices = [event.text for event in told if isinstance(event, Notice)]
+    notices = [event.text for event in events if isinstance(event, Notice)]
     return [entry.type for entry in (*first.tree, *last.tree)], notices
 
 

@@ -130,12 +130,12 @@ async def test_a_controller_without_a_model_gets_one(make_controller: MakeContro
 
 async def test_thinking_off_is_sent_explicitly(make_controller: MakeController) -> None:
     at = make_controller(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
-    told = record_events(at)
+    events = record_events(at)
 
     await run(at, "/thinking high")
     await run(at, "/thinking off")
 
-    notices = [event.text for event in told if isinstance(event, Notice)]
+    notices = [event.text for event in events if isinstance(event, Notice)]
     assert notices == ["scripted:plain does not support thinking; the level has no effect"]
 
 

@@ -157,7 +157,7 @@ async def test_clear_empties_the_context_and_deletes_nothing(make_controller: Ma
 async def test_the_agent_continues_on_a_new_branch(make_controller: MakeController, session: Session) -> None:
     _, answer = talk(session, "one", "1")
     at = make_controller("On the side.")
-    told = record_events(at)
+    events = record_events(at)
 
     assert "side" in await run(at, "/branch-here side")
     await at.submit("two")
@@ -165,7 +165,7 @@ async def test_the_agent_continues_on_a_new_branch(make_controller: MakeControll
     assert session.heads.current == "side"
     assert session.branch("main").leaf == answer
     assert list_messages(session)[-1].count("On the side.")
-    assert any(isinstance(event, Navigated) for event in told)
+    assert any(isinstance(event, Navigated) for event in events)
 
 
 async def test_a_branch_at_a_user_message_starts_before_it(make_controller: MakeController, session: Session) -> None:
@@ -236,11 +236,11 @@ async def test_a_handler_can_veto_a_switch_an_undo_and_a_new_branch(
     assert asked == [(here, main), (here, main), (here, here), (here, None)]
 
     remove()
-    told = record_events(at)
+    events = record_events(at)
     assert "On branch main" in await run(at, "/switch main")
     assert "Undid the switch from side to main" in await run(at, "/undo")
     assert "On new branch other" in await run(at, "/branch-here other")
-    moves = [(event.old_leaf, event.new_leaf) for event in told if isinstance(event, Navigated)]
+    moves = [(event.old_leaf, event.new_leaf) for event in events if isinstance(event, Navigated)]
     assert moves == [(here, main), (main, here), (here, session.branch("other").leaf)]
 
 

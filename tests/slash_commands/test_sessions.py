@@ -42,7 +42,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
 ) -> None:
     *_, last = talk(session, "one", "1", "two", "2")
     at = make_controller("Two again.", ui=ScriptedUser("two"))
-    told = record_events(at)
+    events = record_events(at)
 
     await run(at, command)
 
@@ -50,7 +50,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     assert at.session.file != session.file
     assert at.session.header.parent_session == str(session.file)
     assert at.host.editor == "two"
-    assert [type(event) for event in told] == [BeforeFork, Forked, SessionShutdown, SessionStart]
+    assert [type(event) for event in events] == [BeforeFork, Forked, SessionShutdown, SessionStart]
     await at.submit("two, please")
     assert [str(message["content"]) for message in at.model.requests[0].messages][-1] == "two, please"
     assert len(at.session.head.path()) > 2
@@ -81,15 +81,15 @@ async def test_a_clone_is_a_new_session_at_the_same_place(make_controller: MakeC
 async def test_a_new_session_replaces_the_current_one(make_controller: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = make_controller("Fresh.")
-    told = record_events(at)
+    events = record_events(at)
 
     await run(at, "/new other work")
 
     assert at.session.name == "other work"
     assert at.session.cwd == session.cwd
-    assert [type(event) for event in told] == [BeforeSwitch, SessionShutdown, SessionStart, Switched]
-    assert isinstance(told[-1], Switched)
-    assert told[-1].previous_session_file == str(session.file)
+    assert [type(event) for event in events] == [BeforeSwitch, SessionShutdown, SessionStart, Switched]
+    assert isinstance(events[-1], Switched)
+    assert events[-1].previous_session_file == str(session.file)
     await at.submit("two")
     assert len(at.model.requests[0].messages) == 1
 
@@ -120,25 +120,25 @@ async def test_a_session_with_an_unavailable_model_uses_the_current_one(
     other.append(st.assistant("that", provider="scripted", model="gone"))
     other.close()
     at = make_controller("Here I am.")
-    told = record_events(at)
+    events = record_events(at)
 
     await run(at, "/resume other")
     done = await at.submit("sure?")
 
     assert done.outcome is not None
     assert done.outcome.text == "Here I am."
-    assert any("scripted:gone" in getattr(event, "text", "") for event in told)
+    assert any("scripted:gone" in getattr(event, "text", "") for event in events)
 
 
 async def test_an_unknown_session_changes_nothing(make_controller: MakeController, session: Session) -> None:
     at = make_controller()
-    told = record_events(at)
+    events = record_events(at)
 
     with pytest.raises(NotFound):
         await run(at, "/resume nowhere")
 
     assert at.session is session
-    assert not told
+    assert not events
 
 
 async def test_a_handler_can_cancel_a_session_switch(make_controller: MakeController, session: Session) -> None:
