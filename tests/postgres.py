@@ -67,7 +67,7 @@ class Server:
              "--locale=C.UTF-8", "--no-sync"],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
-        self.port = _free_port()
+        self.port = _find_free_port()
         self._number = 0
         self._emptied: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,7 +103,7 @@ class Server:
     def kill(self) -> None:
         """Kill the postmaster and its children, as in a crash of the machine."""
         postmaster = self.postmaster
-        children = _children(postmaster)
+        children = _list_children(postmaster)
         os.kill(postmaster, signal.SIGKILL)
         for child in children:
             with suppress(ProcessLookupError):
@@ -111,7 +111,7 @@ class Server:
         assert self._process is not None
         self._process.wait(30)
         for child in children:
-            while os.path.exists(f"/proc/{child}") and _state(child) != "Z":
+            while os.path.exists(f"/proc/{child}") and _read_state(child) != "Z":
                 time.sleep(0.005)
         with suppress(FileNotFoundError):
             os.unlink(f"{self.data}/postmaster.pid")
@@ -250,19 +250,19 @@ class Proxy:
         self.cut_all()
 
 
-def _children(process: int) -> list[int]:
+def _list_children(process: int) -> list[int]:
     with open(f"/proc/{process}/task/{process}/children") as file:
         return [int(child) for child in file.read().split()]
 
 
-def _state(process: int) -> str:
+def _read_state(process: int) -> str:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
 
 
-def _free_port() -> int:
+def _find_free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

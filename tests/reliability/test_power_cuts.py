@@ -107,7 +107,7 @@ def cut(result: WorkloadResult, place: int, choose: random.Random, image: Path) 
                 disk.write(record.data)
 
 
-def cuts(result: WorkloadResult, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
+def iterate_cuts(result: WorkloadResult, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
     """Yield the disk after each of `count` power cuts, with the entries acknowledged before it."""
     choose = random.Random(7)
     for number in range(count):
@@ -121,7 +121,7 @@ def cuts(result: WorkloadResult, folder: Path, count: int) -> Iterator[tuple[Pat
         image.unlink()
 
 
-def ids_in(file: Path) -> list[str]:
+def read_ids(file: Path) -> list[str]:
     with st.open(file, read_only=True) as session:
         faults = [problem for problem in session.problems if problem.severity == "fault"]
         assert not [fault for fault in faults if fault.kind != "torn_tail"], faults
@@ -132,7 +132,7 @@ def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
     """Check acknowledged entries, that files are usable, and that migrated files are old, or new with a backup."""
     there: dict[str, list[str]] = {}
     for file in after.glob("**/*.jsonl"):
-        there[file.name] = ids_in(file)
+        there[file.name] = read_ids(file)
         assert len(set(there[file.name])) == len(there[file.name])
     for kind, name in acks:
         file, _, id = name.partition(":")
@@ -145,7 +145,7 @@ def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
     for file in after.glob("**/*.jsonl"):
         with st.open(file) as session:
             added = session.append(st.user("after the cut"))
-        assert ids_in(file)[-1] == added.id
+        assert read_ids(file)[-1] == added.id
 
 
 def check_prefix(after: Path, acks: list[tuple[str, str]], all_of_them: list[str]) -> None:
@@ -153,7 +153,7 @@ def check_prefix(after: Path, acks: list[tuple[str, str]], all_of_them: list[str
     for file in after.glob("**/*.jsonl"):
         if file.stat().st_size == 0:
             continue  # created, but nothing in it was synced
-        there = [id for id in ids_in(file) if id in set(all_of_them)]
+        there = [id for id in read_ids(file) if id in set(all_of_them)]
         assert there == all_of_them[: len(there)], "the file has a hole"
 
 
@@ -162,7 +162,7 @@ def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, workloa
     what = run_workload(tmp_path, workload)
     assert sum(record.is_flush for record in what.records) > 50
 
-    for after, acks in cuts(what, tmp_path, 1000):
+    for after, acks in iterate_cuts(what, tmp_path, 1000):
         check_synced(after, acks)
 
 
@@ -171,7 +171,7 @@ def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path
     what = run_workload(tmp_path, workload)
     everything = [name.partition(":")[2] for _, kind, name in what.acks if kind == "appended"]
 
-    for after, acks in cuts(what, tmp_path, 300):
+    for after, acks in iterate_cuts(what, tmp_path, 300):
         check_prefix(after, acks, everything)
 
 
@@ -179,7 +179,7 @@ def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path
 def test_the_harness_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
     what = run_workload(tmp_path, workload, "no_sync")
     lost = 0
-    for after, acks in cuts(what, tmp_path, 100):
+    for after, acks in iterate_cuts(what, tmp_path, 100):
         try:
             check_synced(after, acks)
         except (AssertionError, st.SessionTreeError, OSError):

@@ -682,7 +682,7 @@ def test_a_process_forked_during_a_write_does_not_keep_the_lock(path: Path) -> N
     cursor = store.create([b"{}"])
 
     with store._lock:
-        sleeper = subprocess.Popen(["sleep", "60"], pass_fds=[_fd_of(f"{path}.lock")])
+        sleeper = subprocess.Popen(["sleep", "60"], pass_fds=[_find_fd(f"{path}.lock")])
     try:
         JsonlStore(str(path)).append([b'{"a":1}'], after=cursor)
     finally:
@@ -690,7 +690,7 @@ def test_a_process_forked_during_a_write_does_not_keep_the_lock(path: Path) -> N
         sleeper.wait()
 
 
-def _fd_of(name: str) -> int:
+def _find_fd(name: str) -> int:
     return next(int(fd) for fd in os.listdir("/proc/self/fd") if _link(fd) == name)
 
 

@@ -343,7 +343,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
     proxy.close()
 
 
-def through(proxy: Proxy, database: str) -> PostgresStore:
+def open_through_proxy(proxy: Proxy, database: str) -> PostgresStore:
     """Return a store behind the proxy."""
     name = database.rpartition("/")[2]
     return new(f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}")
@@ -355,7 +355,7 @@ def through(proxy: Proxy, database: str) -> PostgresStore:
     ids="-".join,
 )
 def test_an_append_whose_response_is_lost_is_stored_once(proxy: Proxy, shared_database: str, cuts: list[str]) -> None:
-    store = through(proxy, shared_database)
+    store = open_through_proxy(proxy, shared_database)
     cursor = store.create([b"header"])
 
     for number in range(9):
@@ -371,7 +371,7 @@ def test_an_append_whose_response_is_lost_is_stored_once(proxy: Proxy, shared_da
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_create_and_replace_are_stored_once_too(proxy: Proxy, shared_database: str, cut: str) -> None:
-    store = through(proxy, shared_database)
+    store = open_through_proxy(proxy, shared_database)
     proxy.cuts = [cut]
     cursor = store.create([b"cut me here"])
     proxy.cuts = [cut]
@@ -384,7 +384,7 @@ def test_create_and_replace_are_stored_once_too(proxy: Proxy, shared_database: s
 
 @pytest.mark.parametrize("cut", ["before", "after"])
 def test_after_an_unknown_outcome_repeating_the_append_is_safe(proxy: Proxy, shared_database: str, cut: str) -> None:
-    store = through(proxy, shared_database)
+    store = open_through_proxy(proxy, shared_database)
     cursor = store.create([b"header"])
     store.database.retry_seconds = 0.1
     proxy.cuts, proxy.is_down = [cut], True
@@ -399,7 +399,7 @@ def test_after_an_unknown_outcome_repeating_the_append_is_safe(proxy: Proxy, sha
 
 
 def test_a_session_resolves_an_unknown_outcome_by_refreshing(proxy: Proxy, shared_database: str) -> None:
-    store = through(proxy, shared_database)
+    store = open_through_proxy(proxy, shared_database)
     session = Session.create(store, id=store.id)
     session.append(st.user("first"))
     store.database.retry_seconds = 0.1
@@ -415,7 +415,7 @@ def test_a_session_resolves_an_unknown_outcome_by_refreshing(proxy: Proxy, share
 
 
 def test_reading_continues_after_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
-    store = through(proxy, shared_database)
+    store = open_through_proxy(proxy, shared_database)
     store.create([b"header", b"one"])
 
     for _ in range(3):
@@ -725,7 +725,7 @@ def test_lines_with_a_changed_parent_are_stored_by_the_fork(shared_database: str
 # Operation
 
 
-def commands_of_page(*names: str) -> list[str]:
+def read_page_commands(*names: str) -> list[str]:
     """Return the commands of docs/deploy.md that start with `prefix`."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     return [line for line in page.read_text().splitlines() if line.startswith(names)]
@@ -736,7 +736,7 @@ def test_a_dump_is_restored_as_it_was(server: Server, database: str, tmp_path: P
     forked = catalog.fork(session, at="aside")
     other = server.new_database()
 
-    for command in commands_of_page("pg_dump", "pg_restore"):
+    for command in read_page_commands("pg_dump", "pg_restore"):
         command = command.replace("postgresql://db.example/talks", database)
         name, *arguments = command.replace("postgresql://db.example/again", other).split()
         server.program(name, *(str(tmp_path / part) if part == "talks.dump" else part for part in arguments))
