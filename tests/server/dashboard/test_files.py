@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 import sessiontree.server
+from sessiontree.core.entry_text import CALL_SUBJECTS
 
 STATIC = Path(sessiontree.server.__file__).parent / "static"
 VENDOR = STATIC / "vendor"
@@ -34,10 +36,10 @@ def test_vendored_files_are_unchanged() -> None:
 
 
 def test_vendored_files_have_a_version_and_a_licence() -> None:
-    told = (VENDOR / "README.md").read_text()
+    readme = (VENDOR / "README.md").read_text()
 
     for path in VENDOR.glob("*.mjs"):
-        assert f"| `{path.name}` |" in told
+        assert f"| `{path.name}` |" in readme
         assert (VENDOR / f"{path.stem}.LICENSE").is_file()
 
 
@@ -76,3 +78,11 @@ def test_the_page_has_no_inline_script_or_style() -> None:
     assert re.findall(r"<script(?![^>]*\ssrc=)", page) == []
     assert "<style" not in page
     assert re.findall(r"\s(?:style|on\w+)=", page) == []
+
+
+def test_the_page_identifies_tool_calls_by_the_same_arguments_as_the_library() -> None:
+    script = (STATIC / "js" / "conversation.js").read_text()
+    found = re.search(r"const CALL_SUBJECTS = (\[.*?\]);", script)
+
+    assert found
+    assert tuple(json.loads(found[1])) == CALL_SUBJECTS

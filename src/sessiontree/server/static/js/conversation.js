@@ -37,10 +37,12 @@ const Output = ({ text, failed }) => {
   return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${pluralize(lines, "line")}</summary>${block}</details>` : block;
 };
 
-/** Return the most important argument of a tool call. */
+const CALL_SUBJECTS = ["path", "file_path", "command", "pattern", "query", "url"]; // as in core/entry_text.py
+
+/** Return the argument that identifies a tool call. */
 const getSubject = (values) => {
   if (typeof values !== "object" || values === null) return "";
-  const key = ["path", "file_path", "command", "pattern", "query", "url"].find((name) => typeof getOwn(values, name) === "string");
+  const key = CALL_SUBJECTS.find((name) => typeof getOwn(values, name) === "string");
   return key ? values[key].split("\n")[0].slice(0, 120) : "";
 };
 
