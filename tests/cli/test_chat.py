@@ -41,7 +41,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 
 
 def read_asked(server: FakeServer, index: int = -1) -> list[str]:
-    """What a request had in it, each message as `role: text`, the system prompt left out."""
+    """Return the messages of a request as `role: text`, without the system prompt."""
     return [
         f"{message['role']}: {_join_text(message.get('content'))}"
         for message in server.requests[index]["messages"]

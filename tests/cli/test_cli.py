@@ -23,7 +23,7 @@ from tests.cli.conftest import HOSTILE, Run, run_process
 
 @pytest.fixture
 def data(cli: Run) -> Callable[..., Any]:
-    """Run a command with --json, and give the object it printed."""
+    """Run a command with --json and return the printed object."""
 
     def command(*arguments: str, code: int = 0) -> Any:
         out = cli(*arguments, "--json", code=code)
@@ -35,7 +35,7 @@ def data(cli: Run) -> Callable[..., Any]:
 
 @pytest.fixture
 def talk(data) -> list[str]:
-    """A session in this folder with a question, an answer, another question and answer; their ids."""
+    """Create a session with two questions and answers, and return their ids."""
     data("new", "--name", "auth")
     return [
         data("append", "@", "--role", role, text)["id"]
@@ -584,7 +584,7 @@ def test_help_is_the_default_and_every_command_has_help(cli) -> None:
 
 
 def walk_commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command in a group and in the groups within it."""
+    """Yield the words of every command in a group and its subgroups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         yield (*names, name)

@@ -38,7 +38,7 @@ def measure_cost(file: Path, *options: str) -> TreeCost:
     return TreeCost(len(ran.stdout), int(ran.stderr))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["drawing", "json"])
 @pytest.mark.parametrize("shape", ["comb", "wide", "labels", "calls", "nested_branches"])
 def test_memory_of_tree_grows_linearly(shape: str, options: tuple[str, ...], tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tests.shapes import build_lines
 
 @contextmanager
 def run_server(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """A server, its address and its token."""
+    """Run a server, and yield its process, address and token."""
     command = [sys.executable, "-m", "sessiontree", "serve", "--port", "0", *options]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_COLOR": "1"}
@@ -212,7 +212,7 @@ def test_a_missing_extra_is_explained(capsys: pytest.CaptureFixture[str], monkey
 
 
 def create_large_session(count: int) -> str:
-    """A session of the catalog that is a comb, and takes a while to export."""
+    """Create a session with many side branches that takes a while to export."""
     with st.create("large") as session:
         session.head.append(st.user("question"))
     assert session.file is not None
@@ -222,18 +222,18 @@ def create_large_session(count: int) -> str:
 
 
 def read_resident_memory(pid: int) -> int:
-    """Bytes of memory that a process has now."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def list_children(pid: int) -> list[str]:
-    """The processes that a process has started and that still run."""
+    """Return the running child processes of a process."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [child for task in tasks for child in (task / "children").read_text().split()]
 
 
 needs_proc = pytest.mark.skipif(
-    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="the system does not tell of processes here"
+    not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="this system does not list child processes"
 )
 
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import HOSTILE, Run, run_process
 
 @pytest.fixture
 def rows(cli: Run) -> Callable[..., list[Any]]:
-    """Run a command with --json, and give the objects it printed, one a line."""
+    """Run a command with --json and return the printed objects, one per line."""
 
     def command(*arguments: str) -> list[Any]:
         return [json.loads(line) for line in cli(*arguments, "--json").splitlines()]

@@ -256,7 +256,7 @@ def test_a_swarm_of_a_killed_process_is_orphaned_and_can_be_resumed(cli: Run, se
 
 
 def list_tools(server: FakeServer) -> list[list[str]]:
-    """The names of the tools in each request."""
+    """Return the names of the tools in each request."""
     return [[tool["function"]["name"] for tool in body.get("tools", [])] for body in server.requests]
 
 

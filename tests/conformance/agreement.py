@@ -55,7 +55,7 @@ def find_differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
 
 
 def drop_annotations(session: Session, ids: Iterable[str]) -> list[str]:
-    """Return `ids` without those of annotations."""
+    """Return `ids` without annotations."""
     return [id for id in ids if not session.tree[id].is_annotation]
 
 

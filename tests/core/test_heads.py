@@ -525,7 +525,7 @@ LARGE = {
         make_record_body(current="main", heads=dict.fromkeys(make_names(count)), archived=make_names(count)),
     ],
     "short moves": lambda count: [make_full_record(count), *[make_record_body(**{"from": {}})] * count],
-    "short records that hide what is gone": lambda count: [
+    "short records that drop branches": lambda count: [
         make_full_record(count),
         *[make_record_body(archived=[CountedName("gone")])] * count,
     ],

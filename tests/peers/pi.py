@@ -26,7 +26,7 @@ Op: TypeAlias = Sequence[object]
 """The name of a SessionManager method, then its arguments."""
 
 UNDEFINED: Mapping[str, object] = {"$undefined": True}
-"""Stands for JavaScript's undefined inside the arguments of an operation."""
+"""JavaScript's undefined inside the arguments of an operation."""
 
 
 def ref(index: int) -> dict[str, object]:
@@ -79,7 +79,7 @@ class Applied(TypedDict):
     ids: list[str | None]
     """Per operation: the new entry's id, the new file of createBranchedSession, else None."""
     errors: dict[str, str]
-    """What pi said of the operations that failed, by index."""
+    """pi's errors of failed operations, by index."""
     leafId: str | None
     sessionId: str
     file: str

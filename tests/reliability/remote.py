@@ -1,4 +1,4 @@
-"""Writers of a session in a database, as processes that report what was acknowledged. Run by `test_postgres`."""
+"""Writers of a session in a database. These processes report acknowledged entries. Run by `test_postgres`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
             except (st.BranchMoved, st.InvalidOperation):
                 continue  # another writer was first, or our own append whose response was lost
             except st.StoreError:
-                session = None  # the test checks what was stored
+                session = None  # the test checks the stored entries
         os.write(acks.fileno(), f"{id}\n".encode())
 
 

@@ -30,7 +30,7 @@ def make_sessions(folder: Path) -> None:
 
 
 def ask_all(folder: Path) -> list[Any]:
-    """Return what is listed and found."""
+    """Return the listing and the search results."""
     return [
         st.sessions(dir=folder),
         *(st.search(query, dir=folder, limit=20) for query in QUERIES),

@@ -42,12 +42,12 @@ BOMBS: dict[str, bytes] = {
     "a hundred thousand keys": message(b"{" + b",".join(b'"%d":1' % n for n in range(10**5)) + b"}"),
     "one key a hundred thousand times": message(b"{" + b",".join([b'"a":1'] * 10**5) + b"}"),
     "ten million empty lines": b"\n" * (10 * MILLION),
-    "a hundred thousand lines that are no entries": b"{}\n" * 10**5,
+    "a hundred thousand lines that are not entries": b"{}\n" * 10**5,
     "a million lone surrogates": message(b'"' + b"\\ud800" * MILLION + b'"'),
     "a line over the limit": message(b'"' + b"x" * (64 << 20) + b'"'),
     "a cycle of twenty thousand": b"\n".join(entry(f"{n:08x}", f"{(n - 1) % 20000:08x}").raw for n in range(20000)),
     "everything in one line": build_file(header()).strip() * 1000,
-    "bytes that are no letters": b"\xff\xfe" * MILLION,
+    "bytes that are not UTF-8": b"\xff\xfe" * MILLION,
 }
 
 

@@ -91,7 +91,7 @@ async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
         )
         branches = set(session.heads.heads)
         labels = {asked.answer["id"] for asked in histories if asked.what == "label" and asked.status == 200}
-    assert len(entries) == len(session.tree.entries), "an id stands twice"
+    assert len(entries) == len(session.tree.entries), "an id occurs twice"
     for asked in histories:
         if asked.what == "append":
             assert asked.status in (201, None), asked
@@ -105,10 +105,10 @@ async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
         else:
             assert asked.status in (200, 201, 409), asked
     made = Counter(asked.said for asked in histories if asked.what == "branch" and asked.status == 201)
-    assert set(made.values()) == {1}, "two were told that they made the same branch"
+    assert set(made.values()) == {1}, "two clients created the same branch"
     assert branches == {*BRANCHES, *made}
     assert labels <= set(entries)
-    assert sum(asked.status is None for asked in histories) > 0, "nobody was impatient"
+    assert sum(asked.status is None for asked in histories) > 0, "no client was impatient"
 
 
 async def test_concurrent_conditional_writes_lose_no_update(env: ServerEnv, id: str) -> None:

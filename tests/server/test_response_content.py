@@ -147,7 +147,7 @@ async def test_writers_do_not_wait_until_a_path_is_rendered(
 
     assert written.status_code == 201
     assert page.json()["entries"][-1]["html"] == "<p>slow</p>\n"
-    assert page.headers["etag"] != written.headers["etag"], "it tells how far the session was then"
+    assert page.headers["etag"] != written.headers["etag"], "the response has the position of the session at that time"
     assert [row["text"] for row in again.json()["entries"]][-2:] == ["slow", "meanwhile"]
 
 

@@ -43,7 +43,7 @@ class Disk:
 
 
 class Threads:
-    """Runs calls in threads of their own, and knows when they wait in the queue of the session."""
+    """Runs calls in separate threads, and detects when they wait in the queue of the session."""
 
     def __init__(self, session: st.Session) -> None:
         self._queue: GroupCommit = session._group_commit

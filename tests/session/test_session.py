@@ -1382,11 +1382,11 @@ def run_in_fork(work: Callable[[], object]) -> int:
 def interrupt_append(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt an append before anything is written."""
 
-    def break_in(*_: object) -> None:
+    def interrupt_write(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(jsonl, "flock", break_in)
+        broken.setattr(jsonl, "flock", interrupt_write)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("never said"))
 
@@ -1396,17 +1396,17 @@ def in_this_process(work: Callable[[], object]) -> int:
     return 0
 
 
-@pytest.fixture(params=["forked", "broken in on"])
+@pytest.fixture(params=["forked", "interrupted"])
 def reload_and_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     """Make a session reload its state, then run `work` with it."""
 
-    def shake(session: Session, work: Callable[[], object]) -> int:
+    def reload_session(session: Session, work: Callable[[], object]) -> int:
         if request.param == "forked":
             return run_in_fork(work)
         interrupt_append(session, monkeypatch)
         return in_this_process(work)
 
-    return shake
+    return reload_session
 
 
 def test_a_reloaded_session_still_gets_branch_moved(tmp_path: Path, reload_and_run) -> None:
@@ -1485,13 +1485,13 @@ def test_an_interrupted_rewrite_keeps_what_was_known(
     [one] = [entry.id for entry in session.tree]
     real = os.replace
 
-    def break_in(*names: str) -> None:
+    def interrupt_write(*names: str) -> None:
         if done:
             real(*names)
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(os, "replace", break_in)
+        broken.setattr(os, "replace", interrupt_write)
         with pytest.raises(type(error) if isinstance(error, Exception) else error):
             session.append(st.user("two"))
     if done:
@@ -1590,11 +1590,11 @@ def test_a_retried_message_stays_on_the_branch_that_was_current(tmp_path: Path, 
 def test_lines_whose_position_the_system_does_not_report_are_read_again(tmp_path: Path, monkeypatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
 
-    def not_told(*_: int) -> int:
+    def report_no_position(*_: int) -> int:
         raise OSError(errno.ESPIPE, "")
 
     with monkeypatch.context() as silent:
-        silent.setattr(os, "lseek", not_told)
+        silent.setattr(os, "lseek", report_no_position)
         session.append(st.user("one"))
         session.append(st.user("two"))
 

@@ -33,6 +33,6 @@ async def test_new_fork_and_resume_stay_in_the_database(
     assert [message["role"] for message in st.open(other.location).context().messages] == ["user", "assistant"]
     monkeypatch.delenv("SESSIONTREE_STORE")
     await run(at, "/new third")
-    assert at.session.location.startswith(database), "beside the session that one was in"
+    assert at.session.location.startswith(database), "next to the previous session"
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     assert (await run(at, "/search hello")).count("hello") >= 1

@@ -152,7 +152,7 @@ def test_many_processes_can_create_the_schema_at_once(server: Server) -> None:
     address = parse_address(url)
     start = threading.Barrier(8)
 
-    def come() -> None:
+    def create_schema() -> None:
         database = PostgresDatabase(address)
         connection = database.connect()
         start.wait(30)
@@ -160,7 +160,7 @@ def test_many_processes_can_create_the_schema_at_once(server: Server) -> None:
         connection.close()
 
     with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(come) for _ in range(8)]:
+        for done in [pool.submit(create_schema) for _ in range(8)]:
             done.result(60)
 
     assert rows(url, "SELECT number FROM sessiontree.step ORDER BY 1") == [
@@ -427,7 +427,7 @@ def test_reading_continues_after_every_connection_is_reset(proxy: Proxy, shared_
 
 
 def deep(database: str, entries: int) -> Session:
-    """A session with a long second branch."""
+    """Create a session with a long second branch."""
     session = Session.create(new(database), id=str(uuid.uuid4()))
     session.append(st.user("question"))
     session.append(st.assistant("answer", provider="p", model="m"))

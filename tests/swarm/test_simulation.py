@@ -255,13 +255,13 @@ class World:
                 self._check_place(session, entry)
         for name in session.heads.heads:
             merged = [id for entry in session.branch(name).path() for id in get_merge_sources(entry)]
-            assert len(merged) == len(set(merged)), f"a result stands twice on {name}"
+            assert len(merged) == len(set(merged)), f"a result occurs twice on {name}"
         for status in list_swarms(session):
             assert status.status != "failed" or any(why in (status.reason or "") for why in DEFEATS), status.reason
             for agent in status.agents:
                 self._check_agent(session, agent.id, agent.branch, agent.text)
                 prompts = [e for e in tree.entries if e.branch == agent.branch and _is_prompt(e, agent.task)]
-                assert len(prompts) <= 1, f"{agent.id} was told its task twice"
+                assert len(prompts) <= 1, f"{agent.id} got its task twice"
                 assert agent.status != "failed" or any(why in (agent.error or "") for why in REASONS), agent.error
                 known = self.done.get(agent.id)
                 if known is not None and agent.id in {a.id for a in known.agents if a.status == "completed"}:
@@ -275,7 +275,7 @@ class World:
         if get_role(message) == "assistant" and not is_failed_turn(message):
             asked = build_context(session.tree, session.tree.parent(entry.id)).to_llm()
             assert f"asked {compute_digest(asked)}" in extract_text(message["content"]), (
-                f"{entry.id} stands at a wrong place"
+                f"{entry.id} is at a wrong place"
             )
 
     def _check_agent(self, session: Session, id: str, branch: str, result: str | None) -> None:

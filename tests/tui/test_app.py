@@ -334,12 +334,12 @@ async def test_another_process_is_reported_and_can_be_followed(running: Running,
 
 async def test_a_shared_session_can_continue_on_a_new_branch(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
-    async with running("Beside.", session=st.open(talk.file), ready=False) as app:
+    async with running("In parallel.", session=st.open(talk.file), ready=False) as app:
         await app.wait_for_text("Another process")
         await app.press("down", "enter")
         await app.wait_until(app.app.model_found.is_set)
         await app.submit_and_wait("On my own")
-        await app.wait_for_text("on beside-2", "Beside.")
+        await app.wait_for_text("on parallel-2", "In parallel.")
         talk.refresh()
         assert talk.heads.current == "main"
         assert "On my own" not in str([entry.raw for entry in talk.head.path()])
@@ -353,15 +353,15 @@ async def test_the_new_branch_of_a_shared_session_moves_in_the_tree(running: Run
         await app.press("down", "enter")
         await app.wait_until(app.app.model_found.is_set)
         await app.press("ctrl+t")
-        await app.wait_for_text("on branch beside-2", "[branch beside-2] (beside-2) ← active")
+        await app.wait_for_text("on branch parallel-2", "[branch parallel-2] (parallel-2) ← active")
         await app.press("up", "up", "enter")
         await app.wait_for_text("Summarize the branch you're leaving?")
         await app.press("enter")
         await app.wait_until(lambda: app.editor.text == "second question")
-        await app.wait_for_text("on beside-2")
+        await app.wait_for_text("on parallel-2")
         talk.refresh()
         assert (talk.heads.current, talk.heads.leaf) == ("main", before)
-        assert talk.branch("beside-2").leaf == talk.tree.path(before)[-3].id
+        assert talk.branch("parallel-2").leaf == talk.tree.path(before)[-3].id
     other.release()
 
 
@@ -403,7 +403,7 @@ async def test_fork_is_not_suggested_if_the_session_cannot_be_forked(running: Ru
 @pytest.mark.parametrize("way", ["/resume talk", "ctrl+r"])
 async def test_switching_to_a_shared_session_asks_how_to_open_it(running: Running, talk: Session, way: str) -> None:
     other = PresenceLock(talk)
-    async with running("Beside.") as app:
+    async with running("In parallel.") as app:
         if way == "ctrl+r":
             await app.press("ctrl+r")
             await app.wait_for_text("talk  4 messages")
@@ -412,7 +412,7 @@ async def test_switching_to_a_shared_session_asks_how_to_open_it(running: Runnin
             await app.submit(way)
         await app.wait_for_text("Another process has this session open")
         await app.press("down", "enter")
-        await app.wait_for_text("on beside-2", "second answer")
+        await app.wait_for_text("on parallel-2", "second answer")
         await app.submit_and_wait("On my own")
         talk.refresh()
         assert talk.heads.current == "main"

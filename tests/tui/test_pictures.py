@@ -64,7 +64,7 @@ async def check(app: Driver, name: str, size: tuple[int, int]) -> None:
         PICTURES.mkdir(exist_ok=True)
         file.write_text(now)
     kept = file.read_text()
-    assert now == kept, f"{file.name} is another picture now; the screen is\n{app.screen}"
+    assert now == kept, f"{file.name} has changed; the screen is\n{app.screen}"
 
 
 @pytest.fixture

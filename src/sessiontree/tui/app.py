@@ -258,7 +258,7 @@ class SessionApp(OrderedKeysApp[None]):
             return None
         self._is_following = chosen == FOLLOW and not is_alone
         if chosen == BRANCH:
-            name = find_free_name("beside", session.heads.heads, 2)
+            name = find_free_name("parallel", session.heads.heads, 2)
             return session.create_branch(name, at=branch.name, current=False)
         return branch if chosen == FOLLOW else catalog.open(session.location, read_only=True).branch(branch.name)
 
