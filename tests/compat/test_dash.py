@@ -45,7 +45,7 @@ def test_a_message_becomes_a_child_of_the_current_leaf(tree: SessionTree) -> Non
 
     entry = tree.get_entry(response_id)
     assert entry is not None
-    assert (entry.parent, entry.role, entry.text) == (entry_id, "assistant", "Hi there!")
+    assert (entry.parent_id, entry.role, entry.text) == (entry_id, "assistant", "Hi there!")
     message = json.loads(entry.raw)["message"]
     assert (message["model"], message["provider"]) == ("kimi-k2.5", "moonshot")
     assert entry.usage is not None
@@ -61,12 +61,44 @@ def test_every_role_reaches_the_model(tree: SessionTree) -> None:
 
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert "from tool" in extract_text(sent[-1]["content"])
-    assert [entry.extra["metadata"]["mark"] for entry in tree.get_branch()[1:]] == [
-        "system",
-        "user",
-        "assistant",
-        "tool",
-    ]
+    roles = ["system", "user", "assistant", "tool"]
+    assert [entry.role for entry in tree.get_branch()[1:]] == roles
+    assert [entry.metadata["mark"] for entry in tree.get_branch()[1:]] == roles
+
+
+def test_a_result_of_a_tool_answers_the_call_that_waits_for_it(tree: SessionTree) -> None:
+    tree.session.append(st.assistant([st.tool_call("c1", "ls", {}), st.tool_call("c2", "cat", {})]))
+
+    first = tree.append_message("tool", "a.txt", {"tool_call_id": "c1"})
+    second = tree.append_message("tool", "Hello")
+
+    for id, call in ((first, "c1"), (second, "c2")):
+        entry = tree.get_entry(id)
+        assert entry is not None
+        assert (entry.role, entry.tool_call_id, entry.is_error) == ("toolResult", call, False)
+
+
+def test_a_result_of_a_tool_is_checked_like_every_message(tree: SessionTree) -> None:
+    with pytest.raises(InvalidOperation, match="a content block must be an object, not int"):
+        tree.append_message("tool", [3])  # type: ignore[arg-type]
+    assert read_texts(tree) == []
+
+
+def test_ids_have_eight_characters_and_fields_the_names_of_the_document(tree: SessionTree) -> None:
+    first = tree.append_message("user", "Hello")
+    point = tree.create_branch("feature-branch", "Working on feature X")
+    action = tree.append_agent_action("spawn", "agent-123", {"role": "worker"})
+
+    assert all(re.fullmatch("[0-9a-f]{8}", id) for id in (first, point, action))
+    message, branch_point, spawned = tree.get_branch()[-3:]
+    assert (message.type, message.id, message.role, message.content) == ("message", first, "user", "Hello")
+    assert (branch_point.parent_id, branch_point.branch_name) == (first, "feature-branch")
+    assert branch_point.description == "Working on feature X"
+    assert (spawned.parent_id, spawned.action, spawned.agent_id) == (point, "spawn", "agent-123")
+    assert spawned.data == {"role": "worker"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", message.timestamp)
+    with pytest.raises(AttributeError, match="an entry of type 'message' has no field 'branch_name'"):
+        message.branch_name  # noqa: B018
 
 
 def test_an_unknown_role_is_refused(tree: SessionTree) -> None:
@@ -110,7 +142,7 @@ def test_a_branch_can_start_at_a_historical_entry(tree: SessionTree) -> None:
     assert read_texts(tree) == ["first"]
     entry = tree.get_entry(point)
     assert entry is not None
-    assert (entry.type, entry.parent) == ("branch_point", some_entry_id)
+    assert (entry.type, entry.parent_id) == ("branch_point", some_entry_id)
 
 
 def test_a_fork_has_the_path_to_an_entry_only(tree: SessionTree) -> None:

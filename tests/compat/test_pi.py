@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,16 @@ import pytest
 
 import sessiontree as st
 from sessiontree.compat import pi as compat
-from sessiontree.compat.pi import AgentSession, HookAPI, HookMessage, SessionManager
+from sessiontree.compat import session_entry
+from sessiontree.compat.pi import (
+    CURRENT_SESSION_VERSION,
+    AgentSession,
+    HookAPI,
+    HookMessage,
+    SessionEntry,
+    SessionManager,
+    migrate_entries,
+)
 from sessiontree.core.messages import extract_text
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.ops.summarize import SummaryFailed
@@ -174,7 +184,7 @@ def test_every_append_returns_its_id_and_advances_the_leaf(manager: SessionManag
     assert manager.get_leaf_uuid() == appended[-1]
     leaf = manager.get_leaf_entry()
     assert leaf is not None
-    assert leaf is manager.get_current_leaf()
+    assert leaf == manager.get_current_leaf()
     context = manager.build_session_context()
     assert context.model == {"provider": "anthropic", "modelId": "claude"}
     assert (context.thinking_level, context.state.mode, context.state.rules) == ("high", "plan", ("no-secrets",))
@@ -834,3 +844,67 @@ async def test_an_agent_session_closes_with_its_session(tmp_path: Path) -> None:
 
     with pytest.raises(InvalidOperation, match="closed"):
         session.session_manager.append_message(st.user("more"))
+
+
+# Names of fields
+
+
+async def test_entries_have_the_fields_of_the_document() -> None:
+    session = AgentSession(SessionManager.in_memory())
+    manager = session.session_manager
+    a, b = say(manager, "one", "two")
+    seen: list[SessionEntry] = []
+
+    def supply(event, ctx):
+        seen.extend(event.preparation.entries_to_summarize)
+        return {"summary": {"summary": "Two.", "details": {"custom": True}}}
+
+    HookAPI(session).on("session_before_tree", supply)
+    result = await session.branch_in_place(a, summary="Two was tried.")
+    label = manager.append_label_change(a, "start")
+    compaction = manager.append_compaction("All of it.", a, 100)
+
+    assert not result.cancelled
+    assert [(entry.id, entry.parent_id, entry.parent_uuid) for entry in seen] == [(b, a, a)]
+    (summary, *_) = [entry for entry in manager.get_entries() if entry.type == "branch_summary"]
+    assert (summary.parent_id, summary.from_id, summary.summary) == (a, b, "Two was tried.")
+    entry = manager.get_entry(label)
+    assert entry is not None
+    assert (entry.target_id, entry.label) == (a, "start")
+    entry = manager.get_entry(compaction)
+    assert entry is not None
+    assert (entry.uuid, entry.first_kept_entry_id, entry.tokens_before) == (compaction, a, 100)
+    assert all(re.fullmatch("[0-9a-f]{8}", entry.id) for entry in manager.get_entries())
+
+
+def test_an_id_is_never_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = SessionManager.in_memory()
+    numbers = iter([1, 1, 2, 1, 2, 3])
+    monkeypatch.setattr(session_entry.os, "urandom", lambda size: next(numbers).to_bytes(size, "big"))
+
+    assert say(manager, "one", "two", "three") == ["00000001", "00000002", "00000003"]
+
+
+def test_lines_are_migrated_in_place() -> None:
+    lines: list[dict[str, Any]] = [
+        {"type": "session", "id": "abc", "timestamp": "2025-01-01T00:00:00.000Z", "cwd": "/project"},
+        {"type": "message", "timestamp": "2025-01-01T00:00:01.000Z", "message": {"role": "user", "content": "hi"}},
+        {
+            "type": "compaction",
+            "timestamp": "2025-01-01T00:00:02.000Z",
+            "summary": "hi",
+            "firstKeptEntryIndex": 1,
+            "tokensBefore": 5,
+        },
+    ]
+
+    migrate_entries(lines, 1)
+
+    header, message, compaction = lines
+    assert header["version"] == CURRENT_SESSION_VERSION
+    assert message["parentId"] is None
+    assert (compaction["parentId"], compaction["firstKeptEntryId"]) == (message["id"], message["id"])
+    assert "firstKeptEntryIndex" not in compaction
+    again = [dict(line) for line in lines]
+    migrate_entries(lines, CURRENT_SESSION_VERSION)
+    assert lines == again

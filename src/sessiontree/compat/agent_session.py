@@ -12,9 +12,10 @@ from sessiontree.agent.agent_input import resolve_tools
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.tool import Tool
+from sessiontree.compat.session_entry import SessionEntry, translate_entry, use_short_ids
 from sessiontree.compat.session_manager import SessionManager, get_location
 from sessiontree.compat.tree_nodes import SessionTreeNode
-from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId
+from sessiontree.core.entries import Compaction, CustomMessage, EntryId
 from sessiontree.core.operation_plans import plan_move
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.hooks.bus import Hooks
@@ -36,7 +37,7 @@ class NavigateTreeResult(Struct, frozen=True, kw_only=True):
     """If a user message or a custom message was selected: its text."""
     cancelled: bool = False
     """Whether a hook or `abort` cancelled it. The leaf has not moved."""
-    summary_entry: Entry | None = None
+    summary_entry: SessionEntry | None = None
 
 
 class BranchResult(Struct, frozen=True, kw_only=True):
@@ -89,13 +90,17 @@ class LimitedAgentSession:
             replace_instructions=replace_instructions,
             label=label,
         )
+        entry = outcome.summary_entry
         return NavigateTreeResult(
-            editor_text=outcome.editor_text, cancelled=outcome.cancelled, summary_entry=outcome.summary_entry
+            editor_text=outcome.editor_text,
+            cancelled=outcome.cancelled,
+            summary_entry=None if entry is None else translate_entry(entry),
         )
 
     async def branch(self, entry_id: EntryId) -> BranchResult:
         """Change to a new session with the path before a user message, and return the text of that message."""
         outcome = await self.controller.fork(self.controller.session.tree[entry_id], position="before")
+        use_short_ids(self.controller.session)
         return BranchResult(
             selected_text=outcome.editor_text or "",
             cancelled=outcome.cancelled,

@@ -16,15 +16,16 @@ from msgspec import Struct
 
 from sessiontree.agent.tool import Tool
 from sessiontree.branch_comparison import Comparison
+from sessiontree.compat.session_entry import TOOL_MESSAGE, SessionEntry, use_short_ids
 from sessiontree.compat.session_manager import get_location
 from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
-from sessiontree.core.entries import AgentAction, Entry, EntryId, JsonObject, Message
-from sessiontree.core.messages import assistant, build_text_blocks, system, user
+from sessiontree.core.entries import AgentAction, CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.messages import assistant, get_answered_call, get_tool_calls, system, tool_result, user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
-from sessiontree.session import BranchInfo, Item, Session, compare
+from sessiontree.session import BranchInfo, Session, compare
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.strategies import Strategy
 from sessiontree.swarm.swarm import Swarm
@@ -34,6 +35,7 @@ __all__ = [
     "BranchMetrics",
     "ForkResult",
     "MetricDifference",
+    "SessionEntry",
     "SessionTree",
     "SessionTreeNode",
     "SwarmOrchestrator",
@@ -85,7 +87,7 @@ class SessionTree:
 
     def __init__(self, session: Session | None = None) -> None:
         """Use `session`; by default a new one in memory."""
-        self.session = catalog.memory() if session is None else session
+        self.session = use_short_ids(catalog.memory() if session is None else session)
 
     @classmethod
     def create(
@@ -117,10 +119,22 @@ class SessionTree:
         All of it is kept in `entry.extra`.
         """
         given = dict(metadata or {})
-        body = _build_message(role, content, given)
-        # Dash has results of tools without their calls. The model sees such a result as a user message.
-        item = Item(body, extra={"metadata": given} if given else None, is_copy=role == "tool")
-        return self.session.extend([item])[0].id
+        body = self._build_result(content, given) if role == "tool" else _build_message(role, content, given)
+        return self.session.append(body, extra={"metadata": given} if given else None).id
+
+    def _build_result(self, content: str, metadata: JsonObject) -> Message | CustomMessage:
+        """Return a result of a tool. Dash's has no call: it answers the named one, or the last one without a result.
+
+        If there is no such call, it is a custom message, which the model sees as a user message.
+        """
+        messages = [entry.body.message for entry in self.session.head.path() if isinstance(entry.body, Message)]
+        answered = {get_answered_call(message) for message in messages}
+        calls = {call.id: call.name for message in messages for call in get_tool_calls(message)}
+        named = metadata.get("tool_call_id", metadata.get("toolCallId"))
+        waiting = [id for id in calls if id not in answered and (named is None or id == named)]
+        if waiting:
+            return tool_result(waiting[-1], calls[waiting[-1]], content)
+        return CustomMessage(custom_type=TOOL_MESSAGE, content=content)
 
     def append_agent_action(self, action: str, agent_id: str, data: Any = None) -> EntryId:
         """Append what an agent did: `spawn`, `complete`, `fork` or `branch`."""
@@ -166,14 +180,14 @@ class SessionTree:
 
     # Reading
 
-    def get_branch(self) -> list[Entry]:
+    def get_branch(self) -> list[SessionEntry]:
         """Return the path from the root to the leaf of the current branch."""
         return list_path(self.session.tree, self.session.head.leaf)
 
-    def get_entry(self, id: EntryId) -> Entry | None:
+    def get_entry(self, id: EntryId) -> SessionEntry | None:
         return find_entry(self.session.tree, id)
 
-    def get_children(self, parent_id: EntryId | None) -> list[Entry]:
+    def get_children(self, parent_id: EntryId | None) -> list[SessionEntry]:
         """Return the entries directly below an entry, oldest first; below `None` are the roots."""
         return list_children(self.session.tree, parent_id)
 
@@ -255,7 +269,7 @@ class SwarmOrchestrator:
         return _translate_comparison(self.get_swarm(swarm_id).compare_branches(names))
 
 
-def _build_message(role: Role, content: str, metadata: JsonObject) -> Message:
+def _build_message(role: Literal["user", "assistant", "system"], content: str, metadata: JsonObject) -> Message:
     match role:
         case "user":
             return user(content)
@@ -268,16 +282,6 @@ def _build_message(role: Role, content: str, metadata: JsonObject) -> Message:
                 model=metadata.get("model"),
                 provider=metadata.get("provider"),
                 usage=usage if metadata else None,
-            )
-        case "tool":
-            return Message(
-                {
-                    "role": "toolResult",
-                    "toolCallId": "",
-                    "toolName": "",
-                    "content": build_text_blocks(content),
-                    "isError": False,
-                }
             )
         case _:  # pyright: ignore[reportUnnecessaryComparison] - callers may not check types
             raise InvalidOperation(f"a role is user, assistant, system or tool, not {role!r}")

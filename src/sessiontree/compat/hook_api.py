@@ -16,9 +16,10 @@ from sessiontree.compat.agent_session import (
     LimitedAgentSession,
     NavigateTreeResult,
 )
+from sessiontree.compat.session_entry import SessionEntry, copy_as, translate_entry
 from sessiontree.compat.session_manager import SessionManager
 from sessiontree.core.context import Context
-from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.entries import EntryId
 from sessiontree.core.message_views import is_object
 from sessiontree.extensions.api import ExtensionApi, Renderer
 from sessiontree.hooks.bus import DEADLINE, Handler, HookContext, call
@@ -94,24 +95,25 @@ class SessionBeforeCompactEvent(BeforeCompact, frozen=True, kw_only=True):
 
 
 def translate_preparation(preparation: CompactionPreparation) -> SessionCompactPreparation:
-    return _copy_as(SessionCompactPreparation, preparation)
-
-
-def _copy_as(kind: type[S], value: Struct) -> S:
-    return kind(**{name: getattr(value, name) for name in value.__struct_fields__})
+    return copy_as(SessionCompactPreparation, preparation)
 
 
 def _translate_event(event: Event) -> Event:
     """Return an event with pi's names besides ours."""
     match event:
         case BeforeNavigate():
+            preparation = copy_as(SessionTreePreparation, event.preparation)
+            entries = tuple(map(translate_entry, preparation.entries_to_summarize))
             return SessionBeforeTreeEvent(
-                preparation=_copy_as(SessionTreePreparation, event.preparation), signal=event.signal
+                preparation=structs.replace(preparation, entries_to_summarize=entries), signal=event.signal
             )
         case Navigated():
-            return _copy_as(SessionTreeEvent, event)
+            entry = event.summary_entry
+            return structs.replace(
+                copy_as(SessionTreeEvent, event), summary_entry=None if entry is None else translate_entry(entry)
+            )
         case BeforeCompact():
-            return _copy_as(
+            return copy_as(
                 SessionBeforeCompactEvent, structs.replace(event, preparation=translate_preparation(event.preparation))
             )
         case _:
@@ -139,12 +141,12 @@ class HookEventContext:
         return self.session.session_manager
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SessionEntry]:
         """All entries of the session, in the order of the file."""
         return self.session_manager.get_entries()
 
     @property
-    def current_path(self) -> Sequence[Entry]:
+    def current_path(self) -> Sequence[SessionEntry]:
         """The entries from the root to the leaf."""
         return self.session_manager.get_branch()
 
@@ -174,6 +176,9 @@ class CommandContext(HookEventContext):
         self.args = args
         """Everything after the name of the command."""
 
+
+ExtensionCommandContext = CommandContext
+"""oh-my-pi's name."""
 
 PiCommandHandler: TypeAlias = Callable[[CommandContext], Awaitable[str | None] | str | None]
 """Returns a text to send as a prompt, or nothing."""

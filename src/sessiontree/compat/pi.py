@@ -23,6 +23,7 @@ from sessiontree.compat.agent_session import (
 )
 from sessiontree.compat.hook_api import (
     CommandContext,
+    ExtensionCommandContext,
     HookAPI,
     HookEventContext,
     SessionBeforeCompactEvent,
@@ -32,6 +33,7 @@ from sessiontree.compat.hook_api import (
     SessionTreePreparation,
     translate_preparation,
 )
+from sessiontree.compat.session_entry import SessionEntry, translate_entry
 from sessiontree.compat.session_manager import SessionManager
 from sessiontree.compat.tree_nodes import SessionTreeNode
 from sessiontree.config import CompactionSettings
@@ -39,7 +41,8 @@ from sessiontree.core.compaction import plan_compaction
 from sessiontree.core.context import build_context as build_tree_context
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import VERSION
+from sessiontree.format.codec import VERSION, read_object, write_object
+from sessiontree.format.session_reader import SessionReader
 from sessiontree.library import catalog
 from sessiontree.ops.compact import compute_token_budget
 
@@ -49,6 +52,7 @@ __all__ = [
     "BranchResult",
     "CollectedEntries",
     "CommandContext",
+    "ExtensionCommandContext",
     "HookAPI",
     "HookEventContext",
     "HookMessage",
@@ -58,6 +62,7 @@ __all__ = [
     "SessionBeforeTreeEvent",
     "SessionCompactPreparation",
     "SessionCompaction",
+    "SessionEntry",
     "SessionManager",
     "SessionTreeEvent",
     "SessionTreeNode",
@@ -67,6 +72,7 @@ __all__ = [
     "find_most_recent_session",
     "load_entries_from_file",
     "load_session",
+    "migrate_entries",
     "prepare_compaction",
 ]
 
@@ -76,7 +82,7 @@ CURRENT_SESSION_VERSION = VERSION
 class CollectedEntries(Struct, frozen=True, kw_only=True):
     """The entries that a summary of an abandoned branch covers."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[SessionEntry, ...]
     common_ancestor_id: EntryId | None
 
 
@@ -89,14 +95,22 @@ def build_context(entries: Iterable[Entry]) -> list[JsonObject]:
     return list(build_tree_context(tree, tree.skip_annotations(leaf)).messages)
 
 
-def load_entries_from_file(path: str | os.PathLike[str]) -> list[Entry]:
+def load_entries_from_file(path: str | os.PathLike[str]) -> list[SessionEntry]:
     """Return the entries of a session file. Nothing is changed, whatever the version of the file."""
     return SessionManager(catalog.open(path, read_only=True)).get_entries()
 
 
-def load_session(path: str | os.PathLike[str]) -> list[Entry]:
+def load_session(path: str | os.PathLike[str]) -> list[SessionEntry]:
     """Return the entries of a session file. A file of an older version is rewritten first."""
     return SessionManager.open(path).get_entries()
+
+
+def migrate_entries(entries: list[JsonObject], from_version: int) -> None:
+    """Change the lines of a session file, the header first, to those of the current version, in place."""
+    if from_version < CURRENT_SESSION_VERSION:
+        reader = SessionReader()
+        reader.feed(b"".join(write_object(entry) + b"\n" for entry in entries))
+        entries[:] = [read_object(line) for line in reader.read_all_lines()]
 
 
 def find_most_recent_session(session_dir: str | os.PathLike[str]) -> str | None:
@@ -111,7 +125,9 @@ def collect_entries_for_branch_summary(
     session = session_manager.session
     start = None if old_leaf_id is None else session.tree[old_leaf_id]
     plan = session.plan_navigate(session.tree[target_id], start=start)
-    return CollectedEntries(entries=plan.abandoned, common_ancestor_id=plan.common_ancestor)
+    return CollectedEntries(
+        entries=tuple(map(translate_entry, plan.abandoned)), common_ancestor_id=plan.common_ancestor
+    )
 
 
 def prepare_compaction(

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
+from sessiontree.compat.session_entry import SessionEntry, translate_entry, use_short_ids
 from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
 from sessiontree.core.context import Context
 from sessiontree.core.entries import (
@@ -15,7 +16,6 @@ from sessiontree.core.entries import (
     Compaction,
     Custom,
     CustomMessage,
-    Entry,
     EntryId,
     JsonObject,
     Message,
@@ -34,7 +34,7 @@ class SessionManager:
 
     def __init__(self, session: Session | None = None) -> None:
         """Manage `session`; by default a new one in memory."""
-        self._session = catalog.memory() if session is None else session
+        self._session = use_short_ids(catalog.memory() if session is None else session)
         self._controller: SessionController | None = None
 
     @classmethod
@@ -113,7 +113,7 @@ class SessionManager:
             session.close()
             raise InvalidOperation("an agent is using this session; use AgentSession.branch to change the session")
         self._session.close()
-        self._session = session
+        self._session = use_short_ids(session)
 
     # Appending
 
@@ -122,7 +122,7 @@ class SessionManager:
         body = message if isinstance(message, Message) else Message(message)
         if isinstance(parent_id, UnsetType):
             return self.append_entry(body)
-        return self._move(parent_id, body).id
+        return self._move(parent_id, body)
 
     def append_entry(self, entry: Body) -> EntryId:
         """Append an entry of any type."""
@@ -176,20 +176,20 @@ class SessionManager:
 
     get_leaf_uuid = get_leaf_id
 
-    def get_leaf_entry(self) -> Entry | None:
+    def get_leaf_entry(self) -> SessionEntry | None:
         leaf = self.get_leaf_id()
-        return None if leaf is None else self.session.tree[leaf]
+        return None if leaf is None else translate_entry(self.session.tree[leaf])
 
     get_current_leaf = get_leaf_entry
 
-    def get_entry(self, id: EntryId) -> Entry | None:
+    def get_entry(self, id: EntryId) -> SessionEntry | None:
         return find_entry(self.session.tree, id)
 
-    def get_entries(self) -> list[Entry]:
+    def get_entries(self) -> list[SessionEntry]:
         """Return all entries, in the order of the file."""
-        return [entry for entry in self.session.tree if not entry.is_head_record]
+        return [translate_entry(entry) for entry in self.session.tree if not entry.is_head_record]
 
-    def get_branch(self, from_id: EntryId | None = None) -> list[Entry]:
+    def get_branch(self, from_id: EntryId | None = None) -> list[SessionEntry]:
         """Return the path from the root to an entry, by default to the leaf."""
         return list_path(self.session.tree, self.get_leaf_id() if from_id is None else from_id)
 
@@ -199,7 +199,7 @@ class SessionManager:
         """Return the roots of the tree, each with its nested children."""
         return build_nodes(self.session.tree)
 
-    def get_children(self, parent_id: EntryId | None) -> list[Entry]:
+    def get_children(self, parent_id: EntryId | None) -> list[SessionEntry]:
         """Return the entries directly below an entry, oldest first; below `None` are the roots."""
         return list_children(self.session.tree, parent_id)
 
@@ -239,11 +239,11 @@ class SessionManager:
         """
         left = None if branch_from_id is None else self.get_leaf_id()
         body = BranchSummary(summary=summary, abandoned_leaf=left, details=details, from_hook=from_extension)
-        return self._move(branch_from_id, body).id
+        return self._move(branch_from_id, body)
 
-    def _move(self, parent: EntryId | None, body: Body) -> Entry:
+    def _move(self, parent: EntryId | None, body: Body) -> EntryId:
         to = None if parent is None else self.session.tree[parent]
-        return self.session.move(to, [body], branch=self._current.name)[-1]
+        return self.session.move(to, [body], branch=self._current.name)[-1].id
 
 
 def _open_migrated(path: str | os.PathLike[str], *, create: bool = False) -> Session:

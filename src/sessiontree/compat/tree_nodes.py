@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sessiontree.core.entries import Entry, EntryId
+from sessiontree.compat.session_entry import SessionEntry, translate_entry
+from sessiontree.core.entries import EntryId
 from sessiontree.core.tree import Tree
 
 
 class SessionTreeNode(Struct, kw_only=True, eq=False):
-    entry: Entry
+    entry: SessionEntry
     children: list[SessionTreeNode]
     """Oldest first."""
     label: str | None = None
@@ -31,29 +32,32 @@ def build_nodes(tree: Tree) -> list[SessionTreeNode]:
             nodes[entry.id] = above
             continue
         node = SessionTreeNode(
-            entry=entry, children=[], label=tree.label(entry.id), depth=0 if above is None else above.depth + 1
+            entry=translate_entry(entry),
+            children=[],
+            label=tree.label(entry.id),
+            depth=0 if above is None else above.depth + 1,
         )
         nodes[entry.id] = node
         (roots if above is None else above.children).append(node)
     return roots
 
 
-def list_children(tree: Tree, parent: EntryId | None) -> list[Entry]:
+def list_children(tree: Tree, parent: EntryId | None) -> list[SessionEntry]:
     """Return the entries directly below `parent`, oldest first; below `None` are the roots."""
-    found: list[Entry] = []
+    found: list[SessionEntry] = []
     for child in tree.children(parent):
-        found += list_children(tree, child.id) if child.is_head_record else [child]
+        found += list_children(tree, child.id) if child.is_head_record else [translate_entry(child)]
     return found
 
 
-def list_path(tree: Tree, leaf: EntryId | None) -> list[Entry]:
+def list_path(tree: Tree, leaf: EntryId | None) -> list[SessionEntry]:
     """Return the entries from the root to `leaf`."""
-    return [entry for entry in tree.path(leaf) if not entry.is_head_record]
+    return [translate_entry(entry) for entry in tree.path(leaf) if not entry.is_head_record]
 
 
-def find_entry(tree: Tree, id: EntryId) -> Entry | None:
+def find_entry(tree: Tree, id: EntryId) -> SessionEntry | None:
     """Return an entry by its id; `None` if there is none."""
     if id not in tree:
         return None
     entry = tree[id]
-    return None if entry.is_head_record else entry
+    return None if entry.is_head_record else translate_entry(entry)

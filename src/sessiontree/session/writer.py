@@ -516,6 +516,10 @@ class SessionWriter(SessionBase):
         super()._reset_after_fork()
         self._group_commit = GroupCommit()
 
+    def use_id_generator(self, new_id: Callable[[], EntryId]) -> None:
+        """Take the ids of new entries from `new_id`. They must be new in this session."""
+        self._builder.generate_id = new_id
+
     def generate_id(self) -> EntryId:
         """Return a new id, for a `Item` that other entries refer to."""
         return self._builder.generate_id()
