@@ -680,3 +680,51 @@ def test_a_thread_that_returns_after_the_loop_closed_is_ignored() -> None:
     threads[0].join(30)
 
     assert not threads[0].is_alive()
+
+
+async def test_a_handler_without_a_copy_gets_the_event_itself(hooks: Hooks) -> None:
+    seen: list[BeforeRequest] = []
+    event = BeforeRequest(messages=[{"role": "user"}], system="")
+
+    async def look(event: BeforeRequest, context: HookContext) -> None:
+        seen.append(event)
+
+    hooks.on(BeforeRequest, look, copies=False)
+    hooks.on(BeforeRequest, look)
+    await hooks.ask(event)
+
+    assert seen[0] is event
+    assert seen[1] is not event
+    assert seen[1] == event
+
+
+async def test_an_event_without_handlers_is_emitted_at_once(hooks: Hooks) -> None:
+    heard: list[Any] = []
+    hooks.listen(heard.append)
+    remove = hooks.on(RunStart, lambda event, context: None)
+    hooks.on_session(lambda event, context: None)
+    moved = Switched(reason="new")
+
+    assert hooks.try_emit(RunEnd(aborted=False))
+    assert not hooks.try_emit(RunStart())
+    assert not hooks.try_emit(moved)
+    assert [type(event) for event in heard] == [RunEnd]
+    remove()
+    assert hooks.try_emit(RunStart())
+
+
+async def test_a_signal_wakes_who_waits_for_a_task() -> None:
+    signal, loop = Signal(), asyncio.get_running_loop()
+    done, running, cancelled = loop.create_future(), loop.create_future(), loop.create_future()
+    done.set_result(None)
+    await signal.wait_while_running(done)
+    waiting = [asyncio.ensure_future(signal.wait_while_running(task)) for task in (running, cancelled)]
+    await asyncio.sleep(0)
+
+    cancelled.cancel()
+    await waiting[1]
+    assert not waiting[0].done()
+    threading.Thread(target=signal.abort).start()
+    await waiting[0]
+    assert not running.done()
+    await signal.wait_while_running(running)

@@ -790,3 +790,164 @@ def test_a_half_constructed_store_is_finalized_silently(path: Path, monkeypatch:
     gc.collect()
 
     assert complaints == []
+
+
+# Shared syncs
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The files that were synced."""
+    synced: list[int] = []
+    sync = jsonl.sync_data
+
+    def note(fd: int) -> None:
+        synced.append(fd)
+        sync(fd)
+
+    monkeypatch.setattr(jsonl, "sync_data", note)
+    return synced
+
+
+def is_locked_for_others(path: Path) -> bool:
+    with open(path, "rb+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_appends_of_a_group_share_a_sync_and_keep_the_locks_until_it(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    start = cursor = store.create([b"{}"])
+    files = [path, Path(f"{path}.lock")]
+    with store.share_sync() as group:
+        for number in range(3):
+            cursor = store.append([b'{"a":%d}' % number] * (number + 1), after=cursor)
+        assert group.start == start
+        assert syncs == []
+        assert [is_locked_for_others(file) for file in files] == [True, True]
+
+    assert len(syncs) == 1
+    assert [is_locked_for_others(file) for file in files] == [False, False]
+    store.append([b'{"last":1}'], after=cursor)
+    assert len(syncs) == 2
+    assert len(path.read_bytes().splitlines()) == 8
+
+
+def test_an_empty_group_does_nothing(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    store.create([b"{}"])
+
+    with store.share_sync() as group:
+        assert group.start is None
+
+    assert syncs == []
+
+
+def test_a_group_within_a_group_is_synced_with_it(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+
+    with store.share_sync():
+        with store.share_sync():
+            cursor = store.append([b"1"], after=cursor)
+        store.append([b"2"], after=cursor)
+
+    assert len(syncs) == 1
+    assert not is_locked_for_others(path)
+
+
+def test_a_group_is_not_synced_where_appends_are_not(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path), durability="flush")
+    cursor = store.create([b"{}"])
+
+    with store.share_sync():
+        store.append([b"1"], after=cursor)
+        assert not is_locked_for_others(path)
+
+    assert syncs == []
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_failed_sync_takes_all_lines_of_a_group_back(path: Path, monkeypatch, has_reader: bool) -> None:
+    JsonlStore(str(path)).create([b"{}"])
+    store, reader = JsonlStore(str(path)), JsonlStore(str(path))
+    cursor = store.read().cursor
+    if has_reader:
+        reader.read()
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "")
+
+    monkeypatch.setattr(jsonl, "sync_data", fail)
+    group = store.share_sync()
+    group.__enter__()
+    for number in range(3):
+        cursor = store.append([b'{"a":%d}' % number], after=cursor)
+    with pytest.raises(StoreError, match="Input/output error"):
+        group.__exit__(None, None, None)
+
+    assert path.read_bytes().split() == [b"{}"]
+    assert not is_locked_for_others(path)
+    with pytest.raises(StoreError, match="a sync failed"):
+        store.append([b"1"], after=store.read().cursor)
+
+
+def test_a_refused_append_leaves_its_group(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    start = store.create([b"{}"])
+    with store.share_sync():
+        with pytest.raises(Conflict):
+            store.append([b"0"], after=Cursor((start.value[0], 1, b"{")))
+        assert not is_locked_for_others(path)
+        cursor = store.append([b"1"], after=start)
+        with pytest.raises(Conflict):
+            store.append([b"2"], after=start)
+        assert is_locked_for_others(path)
+        store.append([b"3"], after=cursor)
+
+    assert len(syncs) == 1
+    assert path.read_bytes() == b"{}\n1\n3\n"
+    assert not is_locked_for_others(path)
+
+
+def test_another_thread_waits_for_the_end_of_a_group(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    outcome: list[object] = []
+
+    def append() -> None:
+        try:
+            outcome.append(store.append([b"theirs"], after=cursor))
+        except Conflict as error:
+            outcome.append(error)
+
+    other = threading.Thread(target=append)
+    with store.share_sync():
+        store.append([b"ours"], after=cursor)
+        other.start()
+        other.join(0.05)
+        assert outcome == []
+    other.join(60)
+
+    assert isinstance(outcome[0], Conflict)
+    assert path.read_bytes() == b"{}\nours\n"
+
+
+def test_lines_of_a_group_are_synced_before_a_file_that_was_replaced_is_left(path: Path, syncs: list[int]) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.create([b"{}"])
+    with store.share_sync():
+        cursor = store.append([b"1"], after=cursor)
+        path.rename(f"{path}.old")
+        path.write_bytes(b"{}\n")
+        with pytest.raises(Conflict, match="replaced"):
+            store.append([b"2"], after=cursor)
+        assert len(syncs) == 1
+
+    assert len(syncs) == 1
+    assert not is_locked_for_others(path)
+    store.append([b"3"], after=store.read().cursor)
+    assert path.read_bytes() == b"{}\n3\n"

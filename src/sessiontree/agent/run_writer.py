@@ -149,6 +149,8 @@ class RunWriter:
         while True:
             head = self._find_head()
             try:
+                if len(bodies) == 1:  # takes fewer steps
+                    return [session.append(bodies[0], branch=name, expected=head)]
                 return list(session.extend(bodies, branch=name, expected=head))
             except BranchMoved:
                 self._find_head()  # raises again, unless the new entries are annotations

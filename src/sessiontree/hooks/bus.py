@@ -149,15 +149,12 @@ class Hooks:
                     with contextlib.suppress(Exception):
                         other(Notice(level="error", text=text))
 
-    def has_handlers(self, event: Event) -> bool:
-        """Return whether an event has handlers or tools."""
-        return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)))
-
     def try_emit(self, event: Event) -> bool:
         """Emit an event that has no handlers, without waiting. If it has some, do nothing and return `False`."""
-        if self.has_handlers(event):
+        if self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)):
             return False
-        self.notify_listeners(event)
+        if self._listeners:
+            self.notify_listeners(event)
         return True
 
     async def emit(self, event: Event) -> None:

@@ -2,17 +2,18 @@
 
 Every session has one worker thread that runs its calls one after the other. A call that has started always ends, even
 if the task that awaits it is cancelled. So its write happens as a whole or not at all, and the next call sees the
-result.
+result. Appends that wait for the thread one after the other share one sync of the disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -22,6 +23,7 @@ from sessiontree.core.operation_plans import NavigatePlan
 from sessiontree.core.upward_calls import load
 from sessiontree.errors import InvalidOperation
 from sessiontree.session.branch import BranchInfo
+from sessiontree.session.group_commit import GroupedWrite, run_group
 from sessiontree.session.session import Session
 from sessiontree.session.state import Place
 from sessiontree.session.writer import Item, check_bodies
@@ -44,6 +46,7 @@ class AsyncSession:
             )
         self._session = session
         self._worker = _create_worker()
+        self._waiting: _WaitingGroup | None = None
         self._closing: Future[None] | None = None
 
     @classmethod
@@ -85,7 +88,7 @@ class AsyncSession:
             worker.shutdown(wait=False)
             raise
         opened = cls.__new__(cls)
-        opened._session, opened._worker, opened._closing = session, worker, None
+        opened._session, opened._worker, opened._waiting, opened._closing = session, worker, None, None
         return opened
 
     async def __aenter__(self) -> AsyncSession:
@@ -111,9 +114,24 @@ class AsyncSession:
 
         If this task is cancelled, a call that has not started is dropped, and one that has started ends by itself.
         """
+        self._check_open()
+        self._waiting = None  # later writes come after this call
+        return await asyncio.wrap_future(self._worker.submit(function, *args, **kwargs))
+
+    def _check_open(self) -> None:
         if self._closing is not None:
             raise InvalidOperation(f"{self._session.location} is closed")
-        return await asyncio.wrap_future(self._worker.submit(function, *args, **kwargs))
+
+    async def _write(self, write: Callable[[], T]) -> T:
+        """Call `write` as `run` does. Writes that wait for the worker together share one sync."""
+        self._check_open()
+        future: Future[T] | None = None if self._waiting is None else self._waiting.add(write)
+        if future is None:
+            group = self._waiting = _WaitingGroup(self._session)
+            future = group.add(write)
+            self._worker.submit(group.run)
+        assert future is not None
+        return await asyncio.wrap_future(future)
 
     async def append(
         self,
@@ -125,7 +143,9 @@ class AsyncSession:
         expected: EntryId | UnsetType | None = UNSET,
     ) -> Entry:
         """Write one entry and return it. See `Session.append`."""
-        return await self.run(self._session.append, body, parent=parent, branch=branch, extra=extra, expected=expected)
+        return await self._write(
+            partial(self._session.append, body, parent=parent, branch=branch, extra=extra, expected=expected)
+        )
 
     async def extend(
         self,
@@ -137,7 +157,7 @@ class AsyncSession:
     ) -> Sequence[Entry]:
         """Write entries, all or none. See `Session.extend`."""
         items = check_bodies(bodies)  # here, since a generator belongs to the thread of the event loop
-        return await self.run(self._session.extend, items, parent=parent, branch=branch, expected=expected)
+        return await self._write(partial(self._session.extend, items, parent=parent, branch=branch, expected=expected))
 
     async def navigate(self, place: Place) -> NavigatePlan:
         """Move the current branch to the place that selecting `place` leads to. See `Session.navigate_sync`."""
@@ -174,6 +194,52 @@ class AsyncSession:
             self._closing = self._worker.submit(self._session.close)
             self._worker.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(self._closing))
+
+
+class _FutureWrite(GroupedWrite):
+    """A write whose outcome a future has."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, write: Callable[[], Any]) -> None:
+        super().__init__(write)
+        self.future: Future[Any] = Future()
+
+    def run(self) -> None:
+        if self.future.set_running_or_notify_cancel():
+            super().run()
+
+    def report(self) -> None:
+        if not self.future.cancelled():
+            self.future.set_result(self.result) if self.error is None else self.future.set_exception(self.error)
+
+
+class _WaitingGroup:
+    """Writes that wait for the worker. No other call of the session is between them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._writes: list[_FutureWrite] = []
+        self._lock = threading.Lock()
+        self._has_started = False
+
+    def add(self, write: Callable[[], T]) -> Future[T] | None:
+        """Add a write and return its future; `None` if the worker has started with the group."""
+        with self._lock:
+            if self._has_started:
+                return None
+            self._writes.append(_FutureWrite(write))
+            return self._writes[-1].future
+
+    def run(self) -> None:
+        with self._lock:
+            self._has_started = True
+        if len(self._writes) == 1:  # a group of one would only take longer
+            self._writes[0].run()
+        else:
+            run_group(lambda: self._writes, self._session.share_sync)
+        for write in self._writes:
+            write.report()
 
 
 def _create_worker() -> ThreadPoolExecutor:

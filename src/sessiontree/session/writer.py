@@ -419,10 +419,11 @@ class SessionWriter(SessionBase):
         Raises `BranchMoved`, with nothing written, if another writer has moved the branch or if its head is not the
         `expected` entry.
         """
-        if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
+        if extra is not None or parent is not UNSET or not isinstance(body, Message):
             return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
         if get_ident() != group_commit.main_thread and self._is_write_waiting():
-            return self._group_commit.run(lambda: SessionWriter.append(self, body, branch=branch), self.share_sync)
+            write = partial(SessionWriter.append, self, body, branch=branch, expected=expected)
+            return self._group_commit.run(write, self.share_sync)
         # The common case, a message at the head of a branch, takes fewer steps.
         with self._mutex:
             state = self._writable_state
@@ -439,6 +440,7 @@ class SessionWriter(SessionBase):
                     or head is None
                     or head in state.missing_heads
                     or heads.lines_since_record > MAX_LINES_BEFORE_RECORD
+                    or (expected is not UNSET and expected != head)
                 ):
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._builder.build_message(body.message, head, target, current, state.tree)
