@@ -151,10 +151,10 @@
     const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
     // In a wide tree, scroll the connectors out of view and keep the text visible, as in the app.
     const room = Math.floor(tree.clientWidth / 2 / COLUMN);
-    const left = ({ hidden }) => Math.max(0, room - (hidden ? formatDepth(hidden).length : 0));
-    const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - left(drawn.rows[cursor])) : 0;
-    const rails = (row) => Math.min(Math.max(0, row.prefix.length - pan), left(row));
-    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => createRow(row, first + index, rails(row))));
+    const getRoom = ({ hidden }) => Math.max(0, room - (hidden ? formatDepth(hidden).length : 0));
+    const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - getRoom(drawn.rows[cursor])) : 0;
+    const getRailWidth = (row) => Math.min(Math.max(0, row.prefix.length - pan), getRoom(row));
+    rows.replaceChildren(...drawn.rows.slice(first, last).map((row, index) => createRow(row, first + index, getRailWidth(row))));
     tree.setAttribute("aria-activedescendant", drawn.rows.length ? `r${drawn.rows[cursor].number}` : "");
   };
 

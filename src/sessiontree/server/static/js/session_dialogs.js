@@ -17,7 +17,7 @@ export class SessionDialogs {
     return { name: "summary", label, kind: "text", ...rest };
   }
 
-  navigate(entry) {
+  buildNavigateDialog(entry) {
     const { session } = this, branch = session.current;
     const options = [["no", "No summary"], ["model", "Summary by the model"], ["own", "My own summary"]];
     return {
@@ -45,7 +45,7 @@ export class SessionDialogs {
     };
   }
 
-  branch(at) {
+  buildBranchDialog(at) {
     return {
       title: "New branch",
       action: "Create",
@@ -58,7 +58,7 @@ export class SessionDialogs {
     };
   }
 
-  label(entry) {
+  buildLabelDialog(entry) {
     const before = this.session.getLabel(entry) ?? "";
     return {
       title: "Set label",
@@ -69,7 +69,7 @@ export class SessionDialogs {
     };
   }
 
-  fork(entry) {
+  buildForkDialog(entry) {
     return {
       title: "Fork",
       note: "Copies the path to this entry into a new session.",
@@ -89,7 +89,7 @@ export class SessionDialogs {
   }
 
   /** Return null if there is no other branch. */
-  merge(from) {
+  buildMergeDialog(from) {
     const { session } = this, into = session.current;
     const others = session.branches.filter(({ name, archived }) => name !== into && !archived);
     if (!others.length) return null;
@@ -115,7 +115,7 @@ export class SessionDialogs {
     };
   }
 
-  promote(branch) {
+  buildPromoteDialog(branch) {
     const { session } = this, into = session.current;
     return {
       title: `Promote ${branch}`,
@@ -133,7 +133,7 @@ export class SessionDialogs {
     };
   }
 
-  rename(branch) {
+  buildRenameDialog(branch) {
     const { session } = this;
     return {
       title: branch ? `Rename ${branch}` : "Rename the session",
@@ -143,7 +143,7 @@ export class SessionDialogs {
     };
   }
 
-  download() {
+  buildExportDialog() {
     const { session } = this;
     return {
       title: "Export",
@@ -156,12 +156,12 @@ export class SessionDialogs {
         const file = `${session.info.name || session.id}.${format === "text" ? "txt" : format}`;
         return session.api.exportSession(session.base, { format, redact: redact === "yes" }, file, onProgress);
       },
-      after: (report) => report && this.ask(this.report(report)),
+      after: (report) => report && this.ask(this.buildReportDialog(report)),
     };
   }
 
   /** Build the dialog with the redaction report of an export. */
-  report({ counts, linesLeftOut }) {
+  buildReportDialog({ counts, linesLeftOut }) {
     const found = Object.entries(counts);
     const unread = linesLeftOut ? ` ${pluralize(linesLeftOut, "unreadable line")} left out.` : "";
     return {

@@ -51,15 +51,15 @@ export class Workspace extends Component {
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
-      g: () => session.chosen && this.ask(dialogs.navigate(session.chosen)),
-      b: () => this.ask(dialogs.branch(session.end)),
-      l: () => session.end && this.ask(dialogs.label(session.end)),
-      f: () => this.ask(dialogs.fork(session.end)),
+      g: () => session.chosen && this.ask(dialogs.buildNavigateDialog(session.chosen)),
+      b: () => this.ask(dialogs.buildBranchDialog(session.end)),
+      l: () => session.end && this.ask(dialogs.buildLabelDialog(session.end)),
+      f: () => this.ask(dialogs.buildForkDialog(session.end)),
       m: () => this.askMerge(),
       u: () => this.canWrite && this.undo(),
       c: () => this.show("compare"),
       x: () => this.show("ab"),
-      Escape: () => this.back(),
+      Escape: () => this.goBack(),
     });
   }
 
@@ -101,7 +101,7 @@ export class Workspace extends Component {
     if (focus && !setFocus()) requestAnimationFrame(() => requestAnimationFrame(setFocus));
   };
 
-  back() {
+  goBack() {
     const { session } = this, { tab } = this.props;
     if (tab === "compare" || tab === "ab") this.show("talk");
     else if (session.selected || session.otherBranch) session.showBranch(session.current);
@@ -122,12 +122,12 @@ export class Workspace extends Component {
 
   askMerge(from) {
     if (!this.canWrite) return;
-    const dialog = this.dialogs.merge(from);
+    const dialog = this.dialogs.buildMergeDialog(from);
     if (dialog) this.ask(dialog);
     else this.props.notify("No other branch to merge");
   }
 
-  promote = (branch) => this.ask(this.dialogs.promote(branch));
+  promote = (branch) => this.ask(this.dialogs.buildPromoteDialog(branch));
 
   async attempt(work, message) {
     try {
@@ -146,10 +146,10 @@ export class Workspace extends Component {
 
   renderActions = ({ id }) =>
     this.canWrite && html`
-      <${Button} kind="small" label="Go here" onClick=${() => this.ask(this.dialogs.navigate(id))} />
-      <${Button} kind="small" label="Branch" onClick=${() => this.ask(this.dialogs.branch(id))} />
-      <${Button} kind="small" label="Label" onClick=${() => this.ask(this.dialogs.label(id))} />
-      <${Button} kind="small" label="Fork" onClick=${() => this.ask(this.dialogs.fork(id))} />`;
+      <${Button} kind="small" label="Go here" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(id))} />
+      <${Button} kind="small" label="Branch" onClick=${() => this.ask(this.dialogs.buildBranchDialog(id))} />
+      <${Button} kind="small" label="Label" onClick=${() => this.ask(this.dialogs.buildLabelDialog(id))} />
+      <${Button} kind="small" label="Fork" onClick=${() => this.ask(this.dialogs.buildForkDialog(id))} />`;
 
   // Rendering
 
@@ -213,9 +213,9 @@ export class Workspace extends Component {
           ${live ? "live" : "connecting"}
         </span>
         ${this.canWrite && html`
-          <${Button} label="Rename" kind="wide-only" onClick=${() => this.ask(this.dialogs.rename())} />
+          <${Button} label="Rename" kind="wide-only" onClick=${() => this.ask(this.dialogs.buildRenameDialog())} />
           <${Button} label="Undo" keys="u" title="Undo the last move, switch or merge" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" kind="wide-only" title="Download the session" onClick=${() => this.setState({ dialog: this.dialogs.download() })} />
+        <${Button} label="Export" kind="wide-only" title="Download the session" onClick=${() => this.setState({ dialog: this.dialogs.buildExportDialog() })} />
         ${this.canWrite && html`<${Button} label=${info.archived ? "Restore" : "Archive"} kind="wide-only" onClick=${archive} />`}
       </div>
       ${faults.length > 0 && html`<${Problems} kind="notice" problems=${faults}>
@@ -236,7 +236,7 @@ export class Workspace extends Component {
         ${tab !== "branches" && html`<${Button} kind="small wide-only" label="Branches" onClick=${() => this.show("branches")} />`}
         ${this.canWrite && html`
           <${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
-          <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.dialogs.branch(session.end))} />`}
+          <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.dialogs.buildBranchDialog(session.end))} />`}
       </div>
       ${tab === "branches" ? this.renderBranches() : html`<${Graph}
         layout=${session.layout}
@@ -277,7 +277,7 @@ export class Workspace extends Component {
         </button>
         ${this.canWrite && html`<span class="row">
           ${branch.name !== session.current && this.renderBranchActions(branch)}
-          <${Button} kind="small" label="Rename" onClick=${() => this.ask(this.dialogs.rename(branch.name))} />
+          <${Button} kind="small" label="Rename" onClick=${() => this.ask(this.dialogs.buildRenameDialog(branch.name))} />
         </span>`}
       </li>`)}
     </ul>`;
@@ -324,7 +324,7 @@ export class Workspace extends Component {
       ${isElsewhere && this.canWrite && other && html`
         <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.attempt(() => session.switchTo(other), `Switched to ${other}`)} />`}
       ${this.canWrite && session.chosen && session.chosen !== session.leaf && html`
-        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.navigate(session.chosen))} />`}
+        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(session.chosen))} />`}
       ${isElsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.showBranch(session.current)} />`}
     </div>`;
   }
