@@ -171,7 +171,7 @@ async def test_missing_arguments_are_asked_for(running: Running, talk: Session) 
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
         await app.submit("/merge")
-        assert await app.wait_for_text("/merge BRANCH", "other")
+        assert await app.wait_for_text("Merge which branch?", "other")
         await app.press("enter")
         assert await app.wait_for_text("other is merged", "◆ Merge")
 

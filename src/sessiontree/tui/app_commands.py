@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
 """Shows a question above the tree and returns the entry that the user chooses."""
+MERGE_ENTRY = "Choose an entry in the tree…"
 
 
 async def complete_command(controller: SessionController, line: str, choose_entry: ChooseEntry) -> str | None:
@@ -66,6 +67,8 @@ async def _prompt_for_arguments(
             return await _choose_branch(controller)
         case "compare":
             return await _choose_branches_to_compare(controller)
+        case "merge":
+            return _format_command(command, await _choose_merge_source(controller, choose_entry))
         case _:
             return await _prompt_for_required(controller, command, ParsedLine(command.name, ""), choose_entry)
 
@@ -123,6 +126,17 @@ async def _choose_branch(controller: SessionController) -> str | None:
         shown[f"{mark} {info.name.ljust(width)}  {format_id(info.head)}  {entries:>13}  {last}"] = info.name
     chosen = await controller.ui.select("Switch to branch", list(shown))
     return None if chosen is None else f"/switch {quote_word(shown[chosen])}"
+
+
+async def _choose_merge_source(controller: SessionController, choose_entry: ChooseEntry) -> str | None:
+    """Let the user choose another branch, a leaf without one, or any entry of the tree."""
+    session = controller.session
+    shown = {name: name for name in complete_branches(controller, "") if name != controller.branch.name}
+    shown |= {f"({found.suggested_name})  a leaf without a branch": found.leaf for found in session.unnamed_leaves}
+    if not shown:
+        return await choose_entry("Merge which entry?")
+    chosen = await controller.ui.select("Merge which branch?", [*shown, MERGE_ENTRY])
+    return await choose_entry("Merge which entry?") if chosen == MERGE_ENTRY else shown.get(chosen or "")
 
 
 async def _choose_branches_to_compare(controller: SessionController) -> str | None:
