@@ -12,8 +12,8 @@ from sessiontree.core.upward_calls import TARGETS
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert",
-    "config", "store", "session", "library", "hooks", "model", "ops", "agent", "slash_commands", "extensions", "swarm",
-    "compat", "server", "tui", "cli", "__main__",
+    "config", "store", "session", "library", "hooks", "model", "files", "ops", "agent", "slash_commands",
+    "extensions", "swarm", "compat", "server", "tui", "cli", "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "branch_comparison", "export", "convert"}
 IMPURE_MODULES = {

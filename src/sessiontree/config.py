@@ -115,6 +115,17 @@ class ToolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The user that runs the commands of the server's agents, if the server runs as root."""
 
 
+class FileSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Snapshots of the files that an agent works on."""
+
+    snapshots: bool = True
+    """Whether snapshots are taken before and after tool calls that may change files."""
+    max_file_bytes: Count = 5 << 20
+    """Larger files are left out, in bytes."""
+    max_files: Count = 100_000
+    """A folder with more files than this that are not ignored has no snapshots."""
+
+
 class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which tool calls are allowed."""
 
@@ -156,6 +167,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
     tools: ToolSettings = ToolSettings()
+    files: FileSettings = FileSettings()
     answer_limit: Count = DEFAULT_ANSWER_LIMIT
     """The maximum size of one answer, in bytes. A longer one is cut off there and kept."""
     permissions: PermissionSettings = PermissionSettings()

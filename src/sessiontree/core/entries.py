@@ -35,6 +35,9 @@ NO_ID: EntryId = "(no id)"
 HEAD_RECORD = "sessiontree.head"
 """The `custom_type` of head records."""
 
+FILES_RECORD = "sessiontree.files"
+"""The `custom_type` of annotations that name a snapshot of the files."""
+
 
 TEXT_LENGTH = 200
 """How much of a text one line of a listing holds, in characters."""
@@ -570,7 +573,7 @@ ENTRY_TYPES = {
 ANNOTATION_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.is_annotation)
 BOOKKEEPING_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.is_bookkeeping)
 TRANSCRIPT_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.in_transcript)
-ANNOTATING_CUSTOM_TYPES = frozenset({HEAD_RECORD, "session_exit"})
+ANNOTATING_CUSTOM_TYPES = frozenset({HEAD_RECORD, FILES_RECORD, "session_exit"})
 
 
 class Problem(Struct, frozen=True, kw_only=True):

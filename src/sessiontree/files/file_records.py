@@ -1,0 +1,206 @@
+"""The annotations of a session that name snapshots, and the steps between two places of the tree.
+
+A record says which commit has the files after a tool call, and which one has them before. So a change of the agent is
+told apart from a change that somebody made between two calls.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from sessiontree.core.entries import FILES_RECORD, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.messages import is_list, is_object
+from sessiontree.core.tree import Tree
+from sessiontree.files.snapshot_store import FileChange, LeftOut, check_object_id
+
+RecordKind = Literal["call", "restore"]
+MAX_LISTED = 50
+"""Paths that were left out which a record lists; the commit lists all of them."""
+
+
+class FilesRecord(Struct, frozen=True, kw_only=True):
+    """One annotation that names a snapshot."""
+
+    id: EntryId
+    place: EntryId | None
+    """The entry whose files these are."""
+    kind: RecordKind
+    commit: str
+    before: str
+    """The snapshot before the tool call or the restore."""
+    folder: str
+    """The name of the store."""
+    branch: str
+    """The branch that the agent worked on."""
+    added: int = 0
+    changed: int = 0
+    deleted: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    moved_from: EntryId | None = None
+    """For a restore: the place that the files belonged to before."""
+    undoes: EntryId | None = None
+    """For a restore: the record of the restore that it reverts."""
+
+
+def build_record(
+    kind: RecordKind,
+    *,
+    commit: str,
+    before: str,
+    folder: str,
+    branch: str,
+    changes: Sequence[FileChange],
+    left_out: Sequence[LeftOut] = (),
+    moved_from: EntryId | None = None,
+    undoes: EntryId | None = None,
+) -> Custom:
+    """Return the annotation for a snapshot."""
+    added, changed, deleted = count_changes(changes)
+    data: JsonObject = {"kind": kind, "commit": commit, "before": before, "folder": folder, "branch": branch}
+    data |= {"added": added, "changed": changed, "deleted": deleted}
+    if left_out:
+        data["leftOut"] = [{"path": make_printable(item.path), "reason": item.reason} for item in left_out[:MAX_LISTED]]
+        if len(left_out) > MAX_LISTED:
+            data["leftOutCount"] = len(left_out)
+    if moved_from is not None:
+        data["from"] = moved_from
+    if undoes is not None:
+        data["undoes"] = undoes
+    return Custom(custom_type=FILES_RECORD, data=data)
+
+
+def count_changes(changes: Iterable[FileChange]) -> tuple[int, int, int]:
+    """Return how many files were added, changed and deleted."""
+    added = changed = deleted = 0
+    for change in changes:
+        if change.old is None:
+            added += 1
+        elif change.new is None:
+            deleted += 1
+        else:
+            changed += 1
+    return added, changed, deleted
+
+
+def make_printable(path: str) -> str:
+    """Return a path that may not be UTF-8 as valid text."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+class FilesLog:
+    """The records of a session, in the order of the file. Annotations of other folders are ignored."""
+
+    def __init__(self, tree: Tree, folder: str) -> None:
+        self._tree = tree
+        self.records: list[FilesRecord] = []
+        self._by_place: dict[EntryId | None, FilesRecord] = {}
+        for item in tree.items:
+            if isinstance(item, Entry) and item.custom_type == FILES_RECORD and item.type == "custom":
+                record = parse_record(item, tree)
+                if record is not None and record.folder == folder:
+                    self.records.append(record)
+                    self._by_place[record.place] = record
+
+    def find_at(self, place: EntryId | None) -> FilesRecord | None:
+        """Return the record of the nearest snapshot at a place or above it."""
+        for id in self._tree.walk_up_ids(place):
+            if id in self._by_place:
+                return self._by_place[id]
+        return self._by_place.get(None)
+
+    def find_commit(self, place: EntryId | None) -> str | None:
+        """Return the commit with the files of a place; `None` if no snapshot of this path is known.
+
+        Before the first change on a path, the files are those before that change.
+        """
+        record = self.find_at(place)
+        if record is not None:
+            return record.commit
+        first = next((record for record in self.records if self._is_below(record.place, place)), None)
+        return None if first is None else first.before
+
+    def _is_below(self, id: EntryId | None, place: EntryId | None) -> bool:
+        return place is None or place in self._tree.walk_up_ids(id)
+
+    def find_position(self, branch: str, leaf: EntryId | None) -> EntryId | None:
+        """Return the place that the files on disk belong to, for the agent on a branch.
+
+        Moves of the conversation alone do not change it.
+        """
+        for record in reversed(self.records):
+            if record.branch == branch:
+                return record.place if record.place is None or record.place in self._tree else leaf
+        return leaf
+
+    def find_restore(self, moved_from: EntryId | None, place: EntryId | None) -> FilesRecord | None:
+        """Return the last restore between these places, unless it was reverted or files changed since."""
+        reverted = {record.undoes for record in self.records}
+        for record in reversed(self.records):
+            if record.kind == "restore" and record.id not in reverted:
+                return record if (record.moved_from, record.place) == (moved_from, place) else None
+        return None
+
+    def list_steps(self, start: EntryId | None, end: EntryId | None) -> tuple[list[FilesRecord], list[FilesRecord]]:
+        """Return the changes of the agent on the way between two places.
+
+        First the ones to revert, newest first, then the ones to apply, oldest first.
+        """
+        common = self._tree.find_common_ancestor(start, end)
+        above = {None, *self._tree.walk_up_ids(common)}
+        calls: dict[EntryId | None, list[FilesRecord]] = {}
+        for record in self.records:
+            if record.kind == "call":
+                calls.setdefault(record.place, []).append(record)
+
+        def collect(leaf: EntryId | None) -> list[FilesRecord]:
+            """Return the steps from `leaf` up to the common ancestor, newest first."""
+            places = [id for id in self._tree.walk_up_ids(leaf) if id not in above]
+            return [record for id in places for record in reversed(calls.get(id, []))]
+
+        return collect(start), collect(end)[::-1]
+
+
+def parse_record(entry: Entry, tree: Tree) -> FilesRecord | None:
+    """Read an annotation; `None` if it is not valid. Session files may contain anything."""
+    body = entry.decode()
+    data: Any = body.data if isinstance(body, Custom) else None
+    if not is_object(data):
+        return None
+    commit, before = check_object_id(data.get("commit")), check_object_id(data.get("before"))
+    kind, folder, branch = data.get("kind"), data.get("folder"), data.get("branch")
+    if commit is None or before is None or not isinstance(folder, str) or not isinstance(branch, str):
+        return None
+    if kind not in ("call", "restore"):
+        return None
+    left_out = data.get("leftOut")
+    return FilesRecord(
+        id=entry.id,
+        place=tree.skip_annotations(tree.parent(entry.id)),
+        kind="call" if kind == "call" else "restore",
+        commit=commit,
+        before=before,
+        folder=folder,
+        branch=branch,
+        added=_parse_count(data.get("added")),
+        changed=_parse_count(data.get("changed")),
+        deleted=_parse_count(data.get("deleted")),
+        left_out=tuple(map(_parse_left_out, filter(is_object, left_out))) if is_list(left_out) else (),
+        moved_from=_parse_id(data.get("from")),
+        undoes=_parse_id(data.get("undoes")),
+    )
+
+
+def _parse_count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _parse_id(value: object) -> EntryId | None:
+    return value if isinstance(value, str) else None
+
+
+def _parse_left_out(item: JsonObject) -> LeftOut:
+    return LeftOut(str(item.get("path")), str(item.get("reason")))

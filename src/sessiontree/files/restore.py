@@ -1,0 +1,421 @@
+"""Carry out a restore plan: replace each file atomically, and finish or revert a restore that was killed.
+
+The state before is a snapshot of its own, so every restore can be undone. New contents are written to temporary files
+first; only then are files renamed and deleted. A journal in the store lists all paths until the restore is recorded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from sessiontree.core.entries import Custom, EntryId
+from sessiontree.errors import SessionTreeError
+from sessiontree.files.file_records import build_record
+from sessiontree.files.folder_snapshot import TEMPORARY_PREFIX, FolderSnapshots
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.restore_plan import (
+    CHANGED_ON_DISK,
+    NO_FOLDER,
+    PathConflict,
+    PathRestore,
+    RestorePlan,
+    has_real_parents,
+    read_version,
+    read_version_for,
+)
+from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore
+from sessiontree.store.files import close_quietly, discard, write_private
+
+JOURNALS = "restores"
+RecoveryChoice = Literal["finish", "revert"]
+WriteRecord = Callable[[Custom, "EntryId | None"], object]
+"""Appends the annotation of a restore at a place of the session."""
+
+
+class RestoreOutcome(Struct, frozen=True, kw_only=True):
+    """What a restore did."""
+
+    written: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    conflicts: tuple[PathConflict, ...] = ()
+    """Paths that were kept: those of the plan, and those that changed after the preview."""
+    before: str | None = None
+    """The snapshot of the state before; `None` if there was nothing to do."""
+    after: str | None = None
+
+    @property
+    def summary(self) -> str:
+        text = f"restored {len(self.written)} and deleted {len(self.deleted)} files"
+        return f"{text}, kept {len(self.conflicts)} conflicts" if self.conflicts else text
+
+
+class InterruptedRestore(Struct, frozen=True, kw_only=True):
+    """A restore that was killed before it was complete."""
+
+    journal: str
+    """The path of its journal."""
+    session: str
+    branch: str
+    before: str
+    """The snapshot of the state before it."""
+    start: EntryId | None
+    place: EntryId | None
+    changes: tuple[PathRestore, ...]
+    token: str
+
+
+def restore(
+    plan: RestorePlan,
+    snapshots: FolderSnapshots,
+    *,
+    session: str,
+    branch: str,
+    parent: str | None,
+    write_record: WriteRecord,
+) -> RestoreOutcome:
+    """Carry out a plan and append its annotation.
+
+    `parent` is the commit of the place, if there is one. A path that changed after the plan was made is kept and
+    reported. Raises `SnapshotError` with no file changed if the state before cannot be saved or a file cannot be
+    prepared.
+    """
+    if plan.missing is not None:
+        raise SnapshotError(f"files cannot be restored: {plan.missing}")
+    if not plan.changes:
+        return RestoreOutcome(conflicts=plan.conflicts)
+    store = snapshots.store
+    with _hold_lock(store):
+        if find_interrupted(store):
+            raise SnapshotError(
+                "an earlier restore was interrupted; run `sessiontree files recover --finish` or `--revert` first"
+            )
+        state = snapshots.take()
+        details: dict[str, Any] = {"entry": plan.start, "session": session, "prompt": "before a restore"}
+        before = store.commit(
+            state.tree, [] if parent is None else [parent], author="person", left_out=state.left_out, **details
+        )
+        store.keep(session, before)
+        interrupted = InterruptedRestore(
+            journal=os.path.join(store.path, JOURNALS, f"{token_hex(8)}.json"),
+            session=session,
+            branch=branch,
+            before=before,
+            start=plan.start,
+            place=plan.place,
+            changes=plan.changes,
+            token=token_hex(6),
+        )
+        with _write_journal(interrupted):
+            try:
+                outcome = _apply(store, interrupted, plan.changes)
+            except OSError as error:
+                _complete(store, interrupted, "revert")
+                raise SnapshotNotApplied(f"no file was restored: {error}") from error
+            after = _record(snapshots, interrupted, parent, write_record, undoes=plan.undoes)
+        return structs.replace(outcome, before=before, after=after, conflicts=(*plan.conflicts, *outcome.conflicts))
+
+
+def _record(
+    snapshots: FolderSnapshots,
+    done: InterruptedRestore,
+    parent: str | None,
+    write_record: WriteRecord,
+    undoes: EntryId | None = None,
+) -> str:
+    """Take a snapshot of the restored files and append the annotation. Return its commit."""
+    store = snapshots.store
+    state = snapshots.take()
+    after = store.commit(
+        state.tree,
+        [done.before if parent is None else parent],
+        author="person",
+        entry=done.place,
+        session=done.session,
+        prompt="after a restore",
+        left_out=state.left_out,
+    )
+    store.keep(done.session, after)
+    record = build_record(
+        "restore",
+        commit=after,
+        before=done.before,
+        folder=store.key,
+        branch=done.branch,
+        changes=store.diff(done.before, after),
+        left_out=state.left_out,
+        moved_from=done.start,
+        undoes=undoes,
+    )
+    write_record(record, done.place)
+    return after
+
+
+# Interrupted restores
+
+
+def find_interrupted(store: SnapshotStore) -> list[InterruptedRestore]:
+    """Return the restores of this folder that were killed half way. Running ones are not included."""
+    folder = os.path.join(store.path, JOURNALS)
+    found: list[InterruptedRestore] = []
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if name.endswith(".json") and not _is_locked(path):
+                interrupted = _read_journal(path)
+                if interrupted is not None:
+                    found.append(interrupted)
+    return found
+
+
+def recover(
+    snapshots: FolderSnapshots,
+    interrupted: InterruptedRestore,
+    choice: RecoveryChoice,
+    *,
+    parent: str | None = None,
+    write_record: WriteRecord | None = None,
+) -> RestoreOutcome:
+    """Finish an interrupted restore, or revert what it did. A path that somebody changed since is kept."""
+    store = snapshots.store
+    with _hold_lock(store):
+        outcome = _complete(store, interrupted, choice)
+        after = None
+        if choice == "finish" and write_record is not None:
+            after = _record(snapshots, interrupted, parent, write_record)
+        os.unlink(interrupted.journal)
+        return structs.replace(outcome, before=interrupted.before, after=after)
+
+
+def _complete(store: SnapshotStore, interrupted: InterruptedRestore, choice: RecoveryChoice) -> RestoreOutcome:
+    """Write the paths that are not as the restore leaves them, or not as it found them."""
+    _discard_temporaries(store.folder, interrupted)
+    wanted: list[PathRestore] = []
+    conflicts: list[PathConflict] = []
+    moves = [
+        (change.path, change.current, change.target)
+        if choice == "finish"
+        else (change.path, change.target, change.current)
+        for change in interrupted.changes
+    ]
+    deleted = {os.fsencode(path) for path, _, end in moves if end is None}
+    for path, start, end in moves:
+        current = read_version_for(store.folder, os.fsencode(path), end, deleted)
+        if current == start and current != end:
+            wanted.append(PathRestore(path=path, current=start, target=end))
+        elif current != end:
+            conflicts.append(_build_conflict(path, CHANGED_ON_DISK, current, end))
+    outcome = _apply(store, interrupted, wanted)
+    return structs.replace(outcome, conflicts=(*conflicts, *outcome.conflicts))
+
+
+@contextmanager
+def _hold_lock(store: SnapshotStore) -> Generator[None]:
+    """Let one process at a time restore files of a folder."""
+    fd = os.open(os.path.join(store.path, "restore.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"another process is restoring files in {store.folder}; retry when it is done"
+            raise SnapshotError(text) from None
+        yield
+    finally:
+        close_quietly(fd)
+
+
+@contextmanager
+def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
+    """Write the journal, hold it while the restore runs, and remove it at the end unless the process is killed."""
+    wire = {
+        **{name: getattr(interrupted, name) for name in ("session", "branch", "before", "start", "place", "token")},
+        "changes": [[change.path, change.current, change.target] for change in interrupted.changes],
+    }
+    os.makedirs(os.path.dirname(interrupted.journal), 0o700, exist_ok=True)
+    write_private(interrupted.journal, json.dumps(wire).encode())
+    fd = os.open(interrupted.journal, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+        os.unlink(interrupted.journal)
+    except SnapshotNotApplied as error:
+        os.unlink(interrupted.journal)
+        raise SnapshotError(str(error)) from error
+    finally:
+        close_quietly(fd)
+
+
+def _read_journal(path: str) -> InterruptedRestore | None:
+    try:
+        with open(path, "rb") as file:
+            wire: Any = json.load(file)
+        changes = tuple(
+            PathRestore(path=name, current=_parse_version(current), target=_parse_version(target))
+            for name, current, target in wire.pop("changes")
+        )
+        return InterruptedRestore(journal=path, changes=changes, **wire)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _parse_version(value: Any) -> FileVersion | None:
+    return None if value is None else FileVersion(*value)
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        close_quietly(fd)
+
+
+# Files
+
+
+class SnapshotNotApplied(SessionTreeError):
+    """A restore failed before it changed any file."""
+
+
+def _apply(store: SnapshotStore, restore: InterruptedRestore, changes: Sequence[PathRestore]) -> RestoreOutcome:
+    """Prepare all new contents, then delete and rename. Paths that changed meanwhile are kept."""
+    folder = os.fsencode(store.folder)
+    staged: dict[str, bytes] = {}
+    written: list[str] = []
+    deleted: list[str] = []
+    conflicts: list[PathConflict] = []
+    try:
+        with store.open_blobs() as blobs:
+            for number, change in enumerate(changes):
+                if change.target is not None:
+                    name = os.fsencode(f"{TEMPORARY_PREFIX}{restore.token}-{number}")
+                    temporary = os.path.join(_find_existing_parent(folder, os.fsencode(change.path)), name)
+                    staged[change.path] = temporary
+                    _write_temporary(temporary, change.target, blobs)
+    except (OSError, SnapshotError) as error:
+        for temporary in staged.values():
+            _discard_bytes(temporary)
+        raise SnapshotNotApplied(f"no file was restored: {error}") from error
+    try:
+        # Deletions first: a file may become a folder, and deeper paths come first for the opposite.
+        for change in sorted(changes, key=lambda change: (change.target is not None, -change.path.count("/"))):
+            path = os.fsencode(change.path)
+            current = read_version(store.folder, path)
+            if current != change.current and not (change.current is None and _is_empty_folder(folder, path)):
+                conflicts.append(_build_conflict(change.path, CHANGED_ON_DISK, current, change.target))
+            elif change.target is None:
+                os.unlink(os.path.join(folder, path))
+                _remove_empty_parents(folder, path)
+                deleted.append(change.path)
+            elif not _make_parents(folder, path):
+                conflicts.append(_build_conflict(change.path, NO_FOLDER, current, change.target))
+            else:
+                _replace(os.path.join(folder, path), staged.pop(change.path), change)
+                written.append(change.path)
+    finally:
+        for temporary in staged.values():
+            _discard_bytes(temporary)
+    return RestoreOutcome(written=tuple(sorted(written)), deleted=tuple(sorted(deleted)), conflicts=tuple(conflicts))
+
+
+def _build_conflict(path: str, reason: str, current: FileVersion | None, target: FileVersion | None) -> PathConflict:
+    return PathConflict(path=path, reason=reason, current=current, target=target)
+
+
+def _write_temporary(path: bytes, version: FileVersion, blobs: BlobReader) -> None:
+    data = blobs.read(version.blob)
+    if version.mode == "120000":
+        os.symlink(data, path)
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    with open(fd, "wb") as file:
+        file.write(data)
+        if version.mode == "100755":
+            mode = os.fstat(fd).st_mode
+            os.fchmod(fd, stat.S_IMODE(mode) | (mode & 0o444) >> 2)
+
+
+def _replace(path: bytes, temporary: bytes, change: PathRestore) -> None:
+    """Move the new file into place. The permissions of an existing file stay, except the executable bits."""
+    assert change.target is not None
+    if os.path.isdir(path) and not os.path.islink(path):
+        os.rmdir(path)
+    elif change.target.mode != "120000":
+        with suppress(FileNotFoundError):
+            status = os.lstat(path)
+            if stat.S_ISREG(status.st_mode):
+                mode = stat.S_IMODE(status.st_mode) & ~0o111
+                if change.target.mode == "100755":
+                    mode |= (mode & 0o444) >> 2
+                os.chmod(temporary, mode)
+    os.replace(temporary, path)
+
+
+def _make_parents(folder: bytes, path: bytes) -> bool:
+    """Create the folders above a path. Return whether all of them are real folders now."""
+    if not has_real_parents(os.fsdecode(folder), path):
+        return False
+    parts = path.split(b"/")[:-1]
+    for depth in range(1, len(parts) + 1):
+        parent = os.path.join(folder, *parts[:depth])
+        with suppress(FileExistsError):
+            os.mkdir(parent)
+    return True
+
+
+def _remove_empty_parents(folder: bytes, path: bytes) -> None:
+    parent = os.path.dirname(os.path.join(folder, path))
+    with suppress(OSError):  # a folder that is not empty stays
+        while parent != folder:
+            os.rmdir(parent)
+            parent = os.path.dirname(parent)
+
+
+def _is_empty_folder(folder: bytes, path: bytes) -> bool:
+    full = os.path.join(folder, path)
+    return os.path.isdir(full) and not os.path.islink(full) and not os.listdir(full)
+
+
+def _discard_bytes(path: bytes) -> None:
+    discard(os.fsdecode(path))
+
+
+def _find_existing_parent(folder: bytes, path: bytes) -> bytes:
+    """Return the deepest folder above a path that exists: a rename from there stays on one file system."""
+    found = folder
+    for name in path.split(b"/")[:-1]:
+        below = os.path.join(found, name)
+        if os.path.islink(below) or not os.path.isdir(below):
+            break
+        found = below
+    return found
+
+
+def _discard_temporaries(folder: str, interrupted: InterruptedRestore) -> None:
+    """Remove the temporary files of a killed restore."""
+    prefix = os.fsencode(f"{TEMPORARY_PREFIX}{interrupted.token}-")
+    root = os.fsencode(folder)
+    parents = {root}
+    for change in interrupted.changes:
+        found = _find_existing_parent(root, os.fsencode(change.path))
+        while found not in parents:
+            parents.add(found)
+            found = os.path.dirname(found)
+    for parent in parents:
+        for name in os.listdir(parent):
+            if name.startswith(prefix):
+                _discard_bytes(os.path.join(parent, name))
