@@ -327,9 +327,7 @@ restoring.restore(
 
 
 @pytest.mark.parametrize("choice", ["finish", "revert"])
-def test_a_killed_restore_is_finished_or_reverted(
-    changed: tuple[Workspace, str, dict, str, dict], choice: str
-) -> None:
+def test_a_killed_restore_is_finished_or_reverted(changed: tuple[Workspace, str, dict, str, dict], choice: str) -> None:
     import msgspec
 
     workspace, first, before, _, after = changed

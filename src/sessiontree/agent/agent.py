@@ -23,6 +23,7 @@ from sessiontree.agent.agent_input import (
     resolve_tools,
 )
 from sessiontree.agent.autocompact import run_compaction
+from sessiontree.agent.file_recorder import FileRecorder
 from sessiontree.agent.loop import AgentRun, Outcome, OutputT, emit_message_events
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import QueuedMessage, QueueName, Queues, QueueSnapshot
@@ -65,13 +66,15 @@ class Agent:
         thinking: str | None = None,
         cwd: str | None = None,
         permissions: Permissions | None = None,
+        snapshots: bool = False,
     ) -> None:
         """Create an agent on a branch, on the current branch of a session, or on a new session in memory.
 
         `model` is a model, or its name such as `openai:gpt-5.5`; by default the default model. `tools` are functions
         and tools. `permissions` decide about every tool call; without them, every call is allowed. `system` is the
         system prompt; there is none by default. The thinking level defaults to the one at the head of the branch.
-        `cwd`, the folder that tools work in, defaults to the current folder and not to the folder in the session. If
+        `cwd`, the folder that tools work in, defaults to the current folder and not to the folder in the session. With
+        `snapshots`, the files of that folder are saved before and after every tool call that may change them. If
         another agent uses `hooks`, this agent gets its own hooks that call the same handlers and listeners.
 
         Raises `InvalidOperation` for wrong arguments, and `NotFound` or `NoModel` for a model that is not available.
@@ -95,6 +98,7 @@ class Agent:
         self.cwd = cwd or context.cwd or os.getcwd()
         self.confinement: Confinement | None = context.confinement
         self.permissions = permissions
+        self.file_recorder = FileRecorder(self.settings.files, self.hooks) if snapshots else None
         self.queues = Queues()
         self.request_context = GrowingContext()
         """The context of the last request, which the next one continues."""

@@ -38,6 +38,8 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     """The folder that tools work in; by default the folder of the hooks, or the current folder."""
     permissions: Permissions | None = None
     """Decide about tool calls; `None` allows all."""
+    snapshots: bool = False
+    """Whether the files are saved before and after every tool call that may change them."""
 
 
 class BranchTask(Struct, frozen=True, kw_only=True):
@@ -70,6 +72,7 @@ def load_agent_options(
         settings=settings,
         cwd=cwd,
         permissions=Permissions.load_user(settings, get_home(), mode=mode, allow=allow, asker=asker),
+        snapshots=settings.files.snapshots,
     )
 
 
@@ -84,6 +87,7 @@ def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptio
         thinking=options.thinking,
         cwd=options.cwd,
         permissions=options.permissions,
+        snapshots=options.snapshots,
     )
 
 

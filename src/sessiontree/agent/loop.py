@@ -206,6 +206,8 @@ class AgentRun:
         """The number of consecutive broken streams."""
         self._output = output
         self._usage = TokenUsage()
+        if agent.file_recorder is not None:
+            agent.file_recorder.follow(writer)
 
     async def run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
         """Write the opening entries, and run turns until the model has answered.
@@ -412,6 +414,8 @@ class AgentRun:
         """Run the tool calls of a message. Write each result as soon as the results of earlier calls are written."""
         incomplete = get_stop_reason(message) == "length"
         results: list[Entry] = []
+        if self.agent.file_recorder is not None:
+            self.agent.file_recorder.begin_turn()
         for group in group_calls(get_tool_calls(message), self._tools):
             started = [(call, None if incomplete else self._start_tool_call(call)) for call in group]
             while started:
@@ -424,6 +428,8 @@ class AgentRun:
                         build_result_message(call, await self._wait_for_output(task)).message for call, task in started
                     ]
                     raise (await self._keep_unsaved(error.cause, others, error) if others else error) from error
+                if self.agent.file_recorder is not None:
+                    await self.agent.file_recorder.note(entry)
                 await self._handlers.emit(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results

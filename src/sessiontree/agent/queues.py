@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.agent.file_recorder import FileRecorder
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import PendingWrite
 from sessiontree.agent.tool import Tool
@@ -109,6 +110,7 @@ class RunHost(Protocol):
     abort_controller: AbortController
     pending_writes: list[PendingWrite]
     permissions: Permissions | None
+    file_recorder: FileRecorder | None
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from math import inf
 
 from msgspec import UNSET
@@ -67,13 +67,19 @@ async def run_tool_call(agent: RunHost, call: ToolCall, signal: Signal, tools: M
         output = await _check_permission(agent, call, tools.get(call.name))
         if output is None:
             await hooks.emit(ToolStart(call=call))
-            output = await _run_tool(agent, call, signal, tools)
+            async with watch_files(agent, tools.get(call.name)):
+                output = await _run_tool(agent, call, signal, tools)
     content, details = build_text_blocks(make_jsonable(output.content)), make_jsonable(output.details)
     result, _ = await hooks.ask(ToolReturned(call=call, content=content, is_error=output.is_error, details=details))
     given = ToolOutput(
         content=make_jsonable(result.content), is_error=result.is_error, details=make_jsonable(result.details)
     )
     return normalize_output(given)
+
+
+def watch_files(agent: RunHost, tool: Tool | None) -> AbstractAsyncContextManager[None]:
+    """Take snapshots of the files around a call, if the agent has them on."""
+    return nullcontext() if agent.file_recorder is None else agent.file_recorder.watch(tool, agent.cwd)
 
 
 async def _check_permission(agent: RunHost, call: ToolCall, tool: Tool | None) -> ToolOutput | None:
