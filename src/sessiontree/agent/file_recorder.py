@@ -18,7 +18,7 @@ from sessiontree.agent.tool import Tool
 from sessiontree.config import FileSettings
 from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.messages import extract_text
-from sessiontree.core.plan import find_last_prompt
+from sessiontree.core.operation_plans import find_last_prompt
 from sessiontree.errors import SessionTreeError
 from sessiontree.files.file_records import FilesLog, build_record
 from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
@@ -151,11 +151,12 @@ class FileRecorder:
             raise
         if last is not None and last.tree == state.tree:
             return last
-        parents = [] if last is None else [last.commit]
+        # The first snapshot of a path continues the history of the folder, so that `blame` sees earlier sessions.
+        parent = snapshots.store.find_latest() if last is None else last.commit
         session, place = writer.branch.session.id, writer.leaf
         commit = snapshots.store.commit(
             state.tree,
-            parents,
+            [] if parent is None else [parent],
             author="person",
             entry=place,
             session=session,

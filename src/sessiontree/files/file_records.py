@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from sessiontree.core.entries import FILES_RECORD, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.entries import FILES_RECORD, Chain, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
 from sessiontree.files.snapshot_store import FileChange, LeftOut, check_object_id
@@ -99,11 +99,10 @@ class FilesLog:
         self.records: list[FilesRecord] = []
         self._by_place: dict[EntryId | None, FilesRecord] = {}
         for item in tree.items:
-            if isinstance(item, Entry) and item.custom_type == FILES_RECORD and item.type == "custom":
-                record = parse_record(item, tree)
-                if record is not None and record.folder == folder:
-                    self.records.append(record)
-                    self._by_place[record.place] = record
+            record = _parse_item(item, tree)
+            if record is not None and record.folder == folder:
+                self.records.append(record)
+                self._by_place[record.place] = record
 
     def find_at(self, place: EntryId | None) -> FilesRecord | None:
         """Return the record of the nearest snapshot at a place or above it."""
@@ -136,12 +135,18 @@ class FilesLog:
                 return record.place if record.place is None or record.place in self._tree else leaf
         return leaf
 
-    def find_restore(self, moved_from: EntryId | None, place: EntryId | None) -> FilesRecord | None:
-        """Return the last restore between these places, unless it was reverted or files changed since."""
+    def find_restore(self, branch: str, left: EntryId | None, back_at: EntryId | None) -> FilesRecord | None:
+        """Return the restore that belongs to a move from `back_at` to `left`, when that move is undone.
+
+        There is none if the agent on the branch has changed files since.
+        """
         reverted = {record.undoes for record in self.records}
         for record in reversed(self.records):
-            if record.kind == "restore" and record.id not in reverted:
-                return record if (record.moved_from, record.place) == (moved_from, place) else None
+            if record.kind == "call" and record.branch == branch:
+                return None
+            if record.kind == "restore" and record.undoes is None and record.id not in reverted:
+                is_match = self._is_below(left, record.place) and self._is_below(back_at, record.moved_from)
+                return record if is_match else None
         return None
 
     def list_steps(self, start: EntryId | None, end: EntryId | None) -> tuple[list[FilesRecord], list[FilesRecord]]:
@@ -162,6 +167,19 @@ class FilesLog:
             return [record for id in places for record in reversed(calls.get(id, []))]
 
         return collect(start), collect(end)[::-1]
+
+
+def list_folders(tree: Tree, branch: str) -> list[str]:
+    """Return the names of the stores that a session names, with the last one of a branch first."""
+    records = [record for item in tree.items if (record := _parse_item(item, tree)) is not None]
+    ordered = [record for record in records if record.branch == branch][::-1] + records[::-1]
+    return list(dict.fromkeys(record.folder for record in ordered))
+
+
+def _parse_item(item: Entry | Chain, tree: Tree) -> FilesRecord | None:
+    if not isinstance(item, Entry) or item.custom_type != FILES_RECORD or item.type != "custom":
+        return None
+    return parse_record(item, tree)
 
 
 def parse_record(entry: Entry, tree: Tree) -> FilesRecord | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from sessiontree.core.entries import Custom, EntryId
+from sessiontree.core.number_text import pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.files.file_records import build_record
 from sessiontree.files.folder_snapshot import TEMPORARY_PREFIX, FolderSnapshots
@@ -51,11 +52,21 @@ class RestoreOutcome(Struct, frozen=True, kw_only=True):
     before: str | None = None
     """The snapshot of the state before; `None` if there was nothing to do."""
     after: str | None = None
+    missing: str | None = None
+    """Why the files are not known; then nothing was restored."""
 
     @property
     def summary(self) -> str:
-        text = f"restored {len(self.written)} and deleted {len(self.deleted)} files"
-        return f"{text}, kept {len(self.conflicts)} conflicts" if self.conflicts else text
+        """One line: what the restore did."""
+        if self.missing is not None:
+            return f"files were not restored: {self.missing}"
+        if self.before is None and not self.conflicts:
+            return "no files to restore"
+        counts = {"restored": len(self.written), "deleted": len(self.deleted)}
+        parts = [f"{verb} {pluralize(count, 'file')}" for verb, count in counts.items() if count]
+        if self.conflicts:
+            parts.append(f"kept {pluralize(len(self.conflicts), 'conflict')}")
+        return ", ".join(parts)
 
 
 class InterruptedRestore(Struct, frozen=True, kw_only=True):

@@ -55,6 +55,15 @@ class FileChange(NamedTuple):
     new: FileVersion | None
 
 
+class BranchTip(NamedTuple):
+    """The last snapshot of a branch. The session and the branch are hashed, as `hash_name` does."""
+
+    commit: str
+    time: int
+    session: str
+    branch: str
+
+
 class LeftOut(Struct, frozen=True):
     """A path that a snapshot does not contain, and why."""
 
@@ -219,6 +228,26 @@ class SnapshotStore:
                 if self.read_ref(ref) == before:  # not a race with another process
                     raise
         raise SnapshotError(f"cannot update {ref}: other processes keep changing it")
+
+    def find_latest(self) -> str | None:
+        """Return the newest snapshot of the folder, of any session."""
+        refs = self.git.run(
+            "for-each-ref", "--sort=-committerdate", "--count=1", "--format=%(objectname)", "refs/sessions"
+        )
+        return refs.decode().strip() or None
+
+    def list_branches(self) -> list[BranchTip]:
+        """Return the last snapshot of every branch of every session, newest first."""
+        output = self.git.run(
+            *("for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(committerdate:unix) %(refname)"),
+            "refs/sessions/*/branches/",
+        )
+        tips: list[BranchTip] = []
+        for line in output.decode().splitlines():
+            commit, seconds, ref = line.split(" ")
+            _, _, session, _, branch = ref.split("/")
+            tips.append(BranchTip(commit, int(seconds), session, branch))
+        return tips
 
     def keep(self, session: str, commit: str) -> None:
         """Keep a commit and all of its history until the session is deleted for good."""

@@ -10,6 +10,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import Model
 from sessiontree.ops.compact import CompactOutcome
 from sessiontree.ops.merge import MergeOutcome
+from sessiontree.ops.move_files import FilesChoice
 from sessiontree.ops.navigate import NavigateOutcome
 from sessiontree.session import Branch, Place, Session
 
@@ -23,10 +24,11 @@ async def navigate(
     model: Model | str | None = None,
     label: str | None = None,
     hooks: Hooks | None = None,
+    files: FilesChoice = "conversation",
 ) -> NavigateOutcome:
     """Move a branch to the place that selecting `place` leads to. The same as `Branch.navigate`."""
     return await _get_branch(branch).navigate(
-        place, summarize=summarize, instructions=instructions, model=model, label=label, hooks=hooks
+        place, summarize=summarize, instructions=instructions, model=model, label=label, hooks=hooks, files=files
     )
 
 

@@ -23,6 +23,7 @@ from sessiontree.ops.merge import (
     promote,
     rebase,
 )
+from sessiontree.ops.move_files import FilesChoice
 from sessiontree.ops.navigate import NavigateOutcome, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place
@@ -58,10 +59,13 @@ async def navigate_branch(
     model: Model | str | None,
     label: str | None,
     hooks: Hooks | None,
+    files: FilesChoice,
 ) -> NavigateOutcome:
     own = summarize if isinstance(summarize, str) else None
     request = None if summarize is False else _build_request(branch, own, instructions, model)
-    return await navigate(branch.session, place, hooks=hooks or Hooks(), summary=request, label=label, branch=branch)
+    return await navigate(
+        branch.session, place, hooks=hooks or Hooks(), summary=request, label=label, branch=branch, files=files
+    )
 
 
 async def compact_branch(

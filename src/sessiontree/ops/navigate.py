@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from sessiontree.config import FileSettings
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
 from sessiontree.core.operation_plans import NavigatePlan, collect_summary_input, find_last_prompt
 from sessiontree.core.summary_prompts import BRANCH_PREAMBLE
 from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.files.restore import RestoreOutcome
 from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Merged, Navigated, Signal, TreePreparation
+from sessiontree.ops.move_files import FileMover, FilesChoice, restore_after_move
 from sessiontree.ops.summarize import SummaryRequest, get_supplied_summary
 from sessiontree.session import Branch, Item, Place, Session
 
@@ -42,6 +45,8 @@ class NavigateOutcome(Struct, frozen=True, kw_only=True):
     summary_entry: Entry | None = None
     undo_description: str | None = None
     """What an undo reverted, in words: `the merge of cache into main`."""
+    files: RestoreOutcome | None = None
+    """What happened to the files, if the move included them."""
 
 
 WriteMove: TypeAlias = Callable[[BranchSummary | None, str | None], tuple[Branch, Entry | None]]
@@ -57,22 +62,51 @@ async def navigate(
     label: str | None = None,
     branch: Branch | None = None,
     signal: Signal | None = None,
+    files: FilesChoice = "conversation",
+    take: Collection[str] = (),
+    file_settings: FileSettings | None = None,
+    cwd: str | None = None,
 ) -> NavigateOutcome:
     """Move a branch to the place that selecting `target` leads to; by default the current branch.
 
     `summary` asks for a summary of the entries that the branch leaves; a string is your own text. The summary becomes
     the new head. The label goes on the summary, or on the target if there is no summary. Selecting the current head
-    does nothing. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`,
-    `SummaryFailed`, or `BranchMoved` if another writer moved the branch.
+    does nothing. If it is cancelled, aborted or fails, the session does not change.
+
+    `files` also restores the files of the place, or only them. Conflicts are kept, except those named in `take`. `cwd`
+    is the folder of the files, by default the one that the agent of the branch worked in last.
+
+    Raises `ModelError`, `SummaryFailed`, `SnapshotError`, or `BranchMoved` if another writer moved the branch.
     """
     plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
     request = None if summary is None else SummaryRequest.from_value(summary)
     if request is not None:
         request.check_model()
+    on = session.head if branch is None else branch
+    if files == "conversation":
+        return await _move_conversation(on, plan, hooks, request, label, signal)
+    mover = await asyncio.to_thread(FileMover.find, on, file_settings or FileSettings(), cwd)
+    file_plan = (await asyncio.to_thread(mover.plan, plan.new_leaf)).take(take)
+    if files == "files":
+        restored = await asyncio.to_thread(mover.restore, file_plan)
+        return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, files=restored)
+    outcome = await _move_conversation(on, plan, hooks, request, label, signal)
+    if outcome.cancelled:
+        return outcome
+    return structs.replace(outcome, files=await restore_after_move(mover, file_plan))
+
+
+async def _move_conversation(
+    branch: Branch,
+    plan: NavigatePlan,
+    hooks: Hooks,
+    summary: SummaryRequest | None,
+    label: str | None,
+    signal: Signal | None,
+) -> NavigateOutcome:
     if not plan.is_move:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
-    on = session.head if branch is None else branch
-    return await execute_navigation(on, plan, hooks, summary=request, label=label, signal=signal)
+    return await execute_navigation(branch, plan, hooks, summary=summary, label=label, signal=signal)
 
 
 def find_previous_prompt(branch: Branch) -> Entry:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from sessiontree.model.base import Model
     from sessiontree.ops.compact import CompactOutcome  # cycle: see above
     from sessiontree.ops.merge import CopyOutcome, MergeOutcome  # cycle: see above
+    from sessiontree.ops.move_files import FilesChoice  # cycle: see above
     from sessiontree.ops.navigate import NavigateOutcome  # cycle: see above
     from sessiontree.session.session import Session  # cycle: a branch is a handle on its session
 
@@ -150,14 +151,23 @@ class Branch(BranchPosition):
         model: Model | str | None = None,
         label: str | None = None,
         hooks: Hooks | None = None,
+        files: FilesChoice = "conversation",
     ) -> NavigateOutcome:
         """Move this branch to the place that selecting `place` leads to.
 
         `summarize=True` asks the model for a summary of the entries that the branch leaves, and a string is your own
-        summary. The model is by default the one of the branch.
+        summary. The model is by default the one of the branch. `files` is `"both"` to restore the files of the place
+        too, and `"files"` to restore only them.
         """
         return await load("navigate")(
-            self, place, summarize=summarize, instructions=instructions, model=model, label=label, hooks=hooks
+            self,
+            place,
+            summarize=summarize,
+            instructions=instructions,
+            model=model,
+            label=label,
+            hooks=hooks,
+            files=files,
         )
 
     async def compact(

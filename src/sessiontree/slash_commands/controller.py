@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from typing import Literal
 
 from msgspec import Struct, structs
@@ -35,6 +35,8 @@ from sessiontree.core.place_names import (
     is_label,
 )
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.files.restore import RestoreOutcome
+from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
@@ -48,6 +50,7 @@ from sessiontree.hooks.ui_protocol import NoUi, Ui
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork_session
+from sessiontree.ops.move_files import FileMover, FilesChoice, restore_after_move
 from sessiontree.ops.navigate import (
     MoveGuard,
     NavigateOutcome,
@@ -353,8 +356,13 @@ class SessionController:
         replace_instructions: bool = False,
         label: str | None = None,
         summary: str | None = None,
+        files: FilesChoice = "conversation",
+        take: Collection[str] = (),
     ) -> NavigateOutcome:
-        """Navigate to a place by the selection rules. Put the text of a selected prompt in the editor."""
+        """Navigate to a place by the selection rules. Put the text of a selected prompt in the editor.
+
+        `files` also restores the files of the place, or only them; `take` names conflicts to restore as well.
+        """
         request = self.request_summary(custom_instructions, replace=replace_instructions) if summarize else None
         with self.begin_move() as signal:
             outcome = await navigate(
@@ -365,9 +373,22 @@ class SessionController:
                 label=label,
                 branch=self._branch if self.is_off_head else None,
                 signal=signal,
+                files=files,
+                take=take,
+                file_settings=self.settings.files,
+                cwd=self.cwd,
             )
         self.sync_position(outcome.editor_text)
         return outcome
+
+    async def plan_files(self, place: Place) -> RestorePlan:
+        """Plan to restore the files of a place that the user selected: the preview of `navigate` with files."""
+        leaf = self.plan_navigation(place).new_leaf
+        mover = await self._find_files()
+        return await asyncio.to_thread(mover.plan, leaf)
+
+    async def _find_files(self) -> FileMover:
+        return await asyncio.to_thread(FileMover.find, self.branch, self.settings.files, self.cwd)
 
     def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
         """Return a request for a summary by the current model."""
@@ -390,24 +411,41 @@ class SessionController:
         self.sync_position()
         return outcome
 
-    async def switch(self, place: Place) -> NavigateOutcome:
+    async def switch(self, place: Place, *, files: bool = False) -> NavigateOutcome:
         """Switch to another branch, or move to a place. The branch becomes current unless this controller is off
-        `HEAD`."""
+        `HEAD`. With `files`, restore the files there."""
         name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
+        mover = await self._find_files() if files else None
         if name is None:
             if isinstance(place, str) and is_label(place, self.session.tree):
                 raise InvalidOperation(f"{place!r} is a label, not a branch; use /tree to go to a label")
-            return await self.move_to(place)
-        self.ensure_idle()
-        leaf = self.session.branch(name).leaf
+            outcome = await self.move_to(place)
+        else:
+            self.ensure_idle()
+            leaf = self.session.branch(name).leaf
 
-        def switch() -> Branch:
-            return self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
+            def switch() -> Branch:
+                return self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
 
-        return await self._change_branch(self._plan_change(leaf), switch)
+            outcome = await self._change_branch(self._plan_change(leaf), switch)
+        if mover is None or outcome.cancelled:
+            return outcome
+        plan = await asyncio.to_thread(mover.plan, outcome.new_leaf)
+        mover.branch = self.branch
+        return structs.replace(outcome, files=await restore_after_move(mover, plan))
+
+    async def undo_with_files(self) -> NavigateOutcome:
+        """Undo the last move or switch, and restore the files that were there before it."""
+        mover = await self._find_files()
+        outcome = await self.undo()
+        if outcome.cancelled:
+            return outcome
+        plan = await asyncio.to_thread(mover.plan_undo, outcome.old_leaf, outcome.new_leaf)
+        mover.branch = self.branch
+        return structs.replace(outcome, files=await restore_after_move(mover, plan))
 
     async def undo(self) -> NavigateOutcome:
-        """Undo the last move or switch."""
+        """Undo the last move or switch. The files stay as they are."""
         self.ensure_idle()
         if self.is_off_head:
             raise InvalidOperation(

@@ -1,0 +1,152 @@
+"""Restore files together with a move of the conversation, or alone: plan, preview, and do.
+
+The default of every move is the conversation alone. A front end shows the `RestorePlan` first. The conversation moves
+before the files: if restoring fails, a second attempt restores the files only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Literal
+
+from msgspec import structs
+
+from sessiontree.config import FileSettings
+from sessiontree.core.entries import Custom, EntryId
+from sessiontree.files.file_records import FilesLog, list_folders
+from sessiontree.files.folder_snapshot import FolderSnapshots
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.restore import (
+    InterruptedRestore,
+    RecoveryChoice,
+    RestoreOutcome,
+    find_interrupted,
+    recover,
+    restore,
+)
+from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
+from sessiontree.files.snapshot_store import SnapshotStore, hash_name, list_stores
+from sessiontree.session import Branch, Session
+
+FilesChoice = Literal["conversation", "both", "files"]
+"""What a move changes: the conversation, the conversation and the files, or the files only."""
+
+MAX_OTHERS = 5
+"""Other sessions that a preview names."""
+
+
+async def restore_after_move(mover: FileMover, plan: RestorePlan) -> RestoreOutcome:
+    """Restore files after the conversation moved. The error says that the conversation is already there."""
+    try:
+        return await asyncio.to_thread(mover.restore, plan)
+    except SnapshotError as error:
+        text = f"the conversation moved, but its files did not: {error}; restore only the files to try again"
+        raise SnapshotError(text) from error
+
+
+class FileMover:
+    """Plans and carries out restores for the files of one branch."""
+
+    def __init__(self, branch: Branch, store: SnapshotStore | None, settings: FileSettings) -> None:
+        self.branch = branch
+        self.session: Session = branch.session
+        self.store = store
+        self._settings = settings
+
+    @classmethod
+    def find(cls, branch: Branch, settings: FileSettings, cwd: str | None = None) -> FileMover:
+        """Find the snapshots of a branch: in the folder `cwd`, or in the folder that the agent worked in last."""
+        folders = list_folders(branch.session.tree, branch.name)
+        store = None if cwd is None else SnapshotStore.find(cwd)
+        if store is None or store.key not in folders:
+            stores = {store.key: store for store in list_stores()} if folders else {}
+            store = next((stores[key] for key in folders if key in stores), None)
+        return cls(branch, store, settings)
+
+    @property
+    def log(self) -> FilesLog:
+        return FilesLog(self.session.tree, "" if self.store is None else self.store.key)
+
+    def plan(self, place: EntryId | None) -> RestorePlan:
+        """Plan to restore the files of a place. If they are not known, the plan says why."""
+        store, log = self.store, self.log
+        start = log.find_position(self.branch.name, self.branch.leaf)
+        if store is None or not os.path.isdir(store.folder):
+            return self._build_missing_plan(start, place)
+        return self._name_others(plan_restore(store, log, start, place))
+
+    def plan_undo(self, old_leaf: EntryId | None, new_leaf: EntryId | None) -> RestorePlan:
+        """Plan the files of an undo that moved from `old_leaf` back to `new_leaf`: revert the restore of the move."""
+        store = self.store
+        restored = self.log.find_restore(self.branch.name, old_leaf, new_leaf)
+        if store is None or restored is None or not os.path.isdir(store.folder):
+            return self.plan(new_leaf)
+        return self._name_others(plan_undo(store, restored))
+
+    def _build_missing_plan(self, start: EntryId | None, place: EntryId | None) -> RestorePlan:
+        if self.store is not None:
+            why = f"the folder {self.store.folder} does not exist"
+            return RestorePlan(folder=self.store.folder, start=start, place=place, missing=why)
+        if not list_folders(self.session.tree, self.branch.name):
+            return RestorePlan(folder="", start=start, place=place)  # the agent has not changed any file
+        why = "the snapshots of this session are not on this machine"
+        return RestorePlan(folder="", start=start, place=place, missing=why)
+
+    def _name_others(self, plan: RestorePlan) -> RestorePlan:
+        """Add the other sessions and branches that changed files since the last snapshot of this branch."""
+        store = self.store
+        assert store is not None
+        own_session, own_branch = hash_name(self.session.id), hash_name(self.branch.name)
+        tips = store.list_branches()
+        own = next((tip.time for tip in tips if (tip.session, tip.branch) == (own_session, own_branch)), 0)
+        names = {hash_name(name): name for name in self.session.heads.heads}
+        others: list[str] = []
+        for tip in tips:
+            if tip.time < own or (tip.session, tip.branch) == (own_session, own_branch):
+                continue
+            if tip.session == own_session:
+                others.append(f"branch {names.get(tip.branch, 'deleted')}")
+            else:
+                info = next(store.read_commits("-1", tip.commit))
+                others.append(f"session {info.session}")
+        return structs.replace(plan, others=tuple(dict.fromkeys(others))[:MAX_OTHERS])
+
+    def restore(self, plan: RestorePlan) -> RestoreOutcome:
+        """Carry out a plan. Raises `SnapshotError`. Unknown files are reported in the outcome."""
+        if plan.missing is not None or not plan.changes:
+            return RestoreOutcome(conflicts=plan.conflicts, missing=plan.missing)
+        return restore(
+            plan,
+            self._open_snapshots(),
+            session=self.session.id,
+            branch=self.branch.name,
+            parent=self._find_parent(plan.place),
+            write_record=self._write_record,
+        )
+
+    def find_interrupted(self) -> list[InterruptedRestore]:
+        """Return restores of this session that were killed half way."""
+        if self.store is None or not os.path.isdir(self.store.folder):
+            return []
+        return [found for found in find_interrupted(self.store) if found.session == self.session.id]
+
+    def recover(self, interrupted: InterruptedRestore, choice: RecoveryChoice) -> RestoreOutcome:
+        """Finish an interrupted restore, or revert it."""
+        parent = self._find_parent(interrupted.place)
+        return recover(self._open_snapshots(), interrupted, choice, parent=parent, write_record=self._write_record)
+
+    def _open_snapshots(self) -> FolderSnapshots:
+        assert self.store is not None
+        file = None if self.session.file is None else str(self.session.file)
+        return FolderSnapshots(self.store, self._settings, session_file=file)
+
+    def _find_parent(self, place: EntryId | None) -> str | None:
+        assert self.store is not None
+        commit = self.log.find_commit(place)
+        return commit if commit is not None and self.store.has_commits([commit]) else None
+
+    def _write_record(self, record: Custom, place: EntryId | None) -> None:
+        tree = self.session.tree
+        parent = tree[place] if place is not None and place in tree else None
+        self.session.append(record, parent=parent, branch=None)
