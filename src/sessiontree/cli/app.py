@@ -103,6 +103,7 @@ COMMAND_GROUPS = {
     },
     "List and search": dict.fromkeys(("ls", "search"), "sessions"),
     "Archive and delete": dict.fromkeys(("archive", "delete"), "sessions"),
+    "Files of agents": dict.fromkeys(("files", "blame", "why"), "file_commands"),
     "Files": {
         "fork": "edit",
         "migrate": "edit",

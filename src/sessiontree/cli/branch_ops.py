@@ -5,7 +5,7 @@ A command selects a model only if it needs a summary, and imports an operation o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -27,6 +27,7 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.edit import encode_plan, print_plan
+from sessiontree.cli.file_options import choose_files, encode_restored, files_options, plan_files, print_restored
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import NavigatePlan, plan_move
@@ -36,6 +37,7 @@ from sessiontree.session import Branch, Place, Session
 if TYPE_CHECKING:
     from sessiontree.model.base import Model
     from sessiontree.ops.merge import CopyOutcome, MergeOutcome
+    from sessiontree.ops.move_files import FilesChoice
     from sessiontree.ops.navigate import NavigateOutcome
     from sessiontree.ops.summarize import SummaryRequest
 
@@ -119,6 +121,7 @@ def _run_operation(
 @place_argument("place", metavar="PLACE")
 @click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
 @place_option("--from", "start", help="With --dry-run: start from this place instead of the head.")
+@files_options
 @click.option("--summarize", is_flag=True, help="Write a summary of the branch you leave at the new place.")
 @summary_options
 @extension_option
@@ -128,6 +131,9 @@ def navigate(
     place: str,
     dry_run: bool,
     start: str | None,
+    files: bool,
+    files_only: bool,
+    take: tuple[str, ...],
     summarize: bool,
     extensions: tuple[str, ...],
     as_json: bool,
@@ -136,8 +142,10 @@ def navigate(
     """Move the current branch to a place.
 
     If the place is a user message, the branch moves to its parent and the text is printed for you to edit
-    and send again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back.
+    and send again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back. With --files, the
+    changes that the agent made to files are reverted or applied too; add --dry-run to see them first.
     """
+    choice = choose_files(files, files_only, take)
     if start is not None and not dry_run:
         raise click.UsageError("--from requires --dry-run")
     _check_exclusive(focus=options["focus"], instructions=options["instructions"], summary=options["summary"])
@@ -146,16 +154,28 @@ def navigate(
             raise click.UsageError(f"--{option} requires --summarize")
     if dry_run:
         opened = open_session(session, read_only=True)
-        print_plan(opened.tree, opened.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
+        plan = opened.plan_navigate(place, start=start or "HEAD")
+        file_plan = None if choice == "conversation" else plan_files(opened.head, plan.new_leaf, take)
+        print_plan(opened.tree, plan, as_json=as_json, files=file_plan)
         return
     with open_session(session) as opened:
-        _run_navigate(opened, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
+        _run_navigate(
+            opened,
+            place,
+            summarize=summarize,
+            options=options,
+            extensions=extensions,
+            as_json=as_json,
+            files=choice,
+            take=take,
+        )
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')
 @session_argument
 @place_argument("place", metavar="[PLACE]", required=False)
 @click.option("--no-summary", is_flag=True, help="Write no summary of the branch you leave.")
+@files_options
 @summary_options
 @extension_option
 @json_option
@@ -163,6 +183,9 @@ def pop(
     session: str,
     place: str | None,
     no_summary: bool,
+    files: bool,
+    files_only: bool,
+    take: tuple[str, ...],
     extensions: tuple[str, ...],
     as_json: bool,
     **options: str | None,
@@ -177,7 +200,16 @@ def pop(
     _check_exclusive(**given, **{"no-summary": no_summary})
     with open_session(session) as opened:
         target = find_previous_prompt(opened.head) if place is None else place
-        _run_navigate(opened, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json)
+        _run_navigate(
+            opened,
+            target,
+            summarize=not no_summary and not files_only,
+            options=options,
+            extensions=extensions,
+            as_json=as_json,
+            files=choose_files(files, files_only, take),
+            take=take,
+        )
 
 
 def _run_navigate(
@@ -188,6 +220,8 @@ def _run_navigate(
     options: dict[str, str | None],
     extensions: tuple[str, ...],
     as_json: bool,
+    files: FilesChoice = "conversation",
+    take: Sequence[str] = (),
 ) -> None:
     from sessiontree.ops import navigate as ops
 
@@ -202,6 +236,9 @@ def _run_navigate(
             hooks=work.hooks,
             summary=own if own is not None or not wanted else work.request_summary(session.head, options),
             label=options["label"],
+            files=files,
+            take=take,
+            file_settings=work.settings.files,
         )
 
     outcome = _run_operation(session, run, extensions, options["model"])
@@ -212,13 +249,17 @@ def _print_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_
     moved = msgspec.structs.replace(plan, new_leaf=outcome.new_leaf)
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
-        echo_json({**encode_plan(moved), "summaryEntry": entry, "cancelled": outcome.cancelled})
+        restored = {} if outcome.files is None else {"files": encode_restored(outcome.files)}
+        echo_json({**encode_plan(moved), "summaryEntry": entry, "cancelled": outcome.cancelled, **restored})
     elif outcome.cancelled:
         echo("cancelled")
     else:
         if entry is not None:
             echo(entry, dim("summary of the branch you left"))
-        print_plan(tree, moved, as_json=False)
+        if outcome.files is None or plan.old_leaf != outcome.new_leaf:
+            print_plan(tree, moved, as_json=False)
+        if outcome.files is not None:
+            print_restored(outcome.files)
 
 
 # Compaction

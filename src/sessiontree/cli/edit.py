@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import UNSET
@@ -20,6 +20,14 @@ from sessiontree.cli.app import (
     place_argument,
     place_option,
     session_argument,
+)
+from sessiontree.cli.file_options import (
+    encode_restore_plan,
+    encode_restored,
+    find_files,
+    print_restore_plan,
+    print_restored,
+    with_files_option,
 )
 from sessiontree.cli.inspect import echo_branches
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
@@ -45,6 +53,10 @@ from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.library import catalog
 from sessiontree.session import Item, Session
+
+if TYPE_CHECKING:
+    from sessiontree.files.restore import RestoreOutcome
+    from sessiontree.files.restore_plan import RestorePlan
 
 file_option = click.option(
     "-o",
@@ -269,29 +281,42 @@ def branch(
 @app.command(epilog="\b\nExample:\n  sessiontree switch @ cache")
 @session_argument
 @place_argument("place", metavar="NAME|PLACE")
+@with_files_option
 @json_option
-def switch(session: str, place: str, as_json: bool) -> None:
+def switch(session: str, place: str, files: bool, as_json: bool) -> None:
     """Switch to another branch.
 
     If the place is not a branch, the current branch moves exactly there, even to a user message.
     """
     with edit_session(session) as opened:
+        mover = find_files(opened.head) if files else None
         opened.switch(place)
         echo_branches(opened, as_json=as_json)
+        if mover is not None:
+            plan = mover.plan(opened.head.leaf)
+            mover.branch = opened.head
+            print_restored(mover.restore(plan), err=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree undo @")
 @session_argument
+@with_files_option
 @json_option
-def undo(session: str, as_json: bool) -> None:
+def undo(session: str, files: bool, as_json: bool) -> None:
     """Undo the last navigation, switch, merge or promotion. Repeat to go further back."""
     with edit_session(session) as opened:
         before = opened.heads.current
+        mover = find_files(opened.head) if files else None
         plan = opened.undo()
         on = opened.heads.current
+        restored = None
+        if mover is not None:
+            file_plan = mover.plan_undo(plan.old_leaf, plan.new_leaf)
+            mover.branch = opened.head
+            restored = mover.restore(file_plan)
         if not as_json:
             echo("undid", escape_line(plan.undo_description or ""))
-        print_plan(opened.tree, plan, as_json=as_json, on=None if on == before else on)
+        print_plan(opened.tree, plan, as_json=as_json, on=None if on == before else on, restored=restored)
 
 
 def encode_plan(plan: NavigatePlan) -> JsonObject:
@@ -305,10 +330,20 @@ def encode_plan(plan: NavigatePlan) -> JsonObject:
     }
 
 
-def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
-    """Print the result of a move. `on` is the current branch, if it has changed."""
+def print_plan(
+    tree: Tree,
+    plan: NavigatePlan,
+    *,
+    as_json: bool,
+    on: str | None = None,
+    files: RestorePlan | None = None,
+    restored: RestoreOutcome | None = None,
+) -> None:
+    """Print the result of a move, and what it does to files. `on` is the current branch, if it has changed."""
     if as_json:
-        echo_json(encode_plan(plan))
+        shown = {} if files is None else {"files": encode_restore_plan(files)}
+        shown |= {} if restored is None else {"files": encode_restored(restored)}
+        echo_json({**encode_plan(plan), **shown})
         return
     left = sum(not entry.is_annotation for entry in tree.find_abandoned(plan.old_leaf, plan.new_leaf))
     behind = f"leaving {pluralize(left, 'entry', 'entries')} behind"
@@ -317,6 +352,10 @@ def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None 
     echo(f"moved from {format_id(plan.old_leaf)} to {format_id(plan.new_leaf)},", dim(behind))
     if plan.editor_text is not None:
         click.echo(escape_lines(plan.editor_text))
+    if files is not None:
+        print_restore_plan(files)
+    if restored is not None:
+        print_restored(restored)
 
 
 @app.command(

@@ -476,3 +476,31 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
             echo(colorize(f"{sign} {format_id(entry.id)} {escape_line(format_entry_row(entry, calls))}", color))
         if stats.files:
             echo(dim(f"  files: {escape_line(', '.join(stats.files))}"))
+    _print_file_changes(opened, a, b)
+
+
+def _print_file_changes(session: Session, a: str, b: str) -> None:
+    """Print how the files of two places differ, if the session has snapshots of them."""
+    from sessiontree.files.file_records import list_folders
+
+    if not list_folders(session.tree, session.heads.current):
+        return
+    from sessiontree.cli.file_options import find_files
+    from sessiontree.files.file_history import find_places, read_diff, read_stats
+
+    mover = find_files(session.head)
+    places = find_places(mover.log, session.resolve_place(a), session.resolve_place(b))
+    if mover.store is None or places is None or not mover.store.has_commits(places):
+        echo(dim("files: the snapshots are not on this machine"))
+        return
+    stats = read_stats(mover.store, *places)
+    if not stats:
+        echo(dim("files: no difference"))
+        return
+    echo(bold(f"files: {pluralize(len(stats), 'file')} differ"))
+    for item in stats:
+        counts = "binary" if item.added is None else f"+{item.added} -{item.deleted}"
+        echo(f"  {escape_line(item.path)}", dim(counts))
+    for line in read_diff(mover.store, *places).splitlines():
+        color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
+        echo(escape_line(line) if color is None else colorize(escape_line(line), color))

@@ -14,6 +14,7 @@ TARGETS = {
     "cherry_pick": "sessiontree.ops.branch_methods:cherry_pick_branch",
     "compact": "sessiontree.ops.branch_methods:compact_branch",
     "create": "sessiontree.library.catalog:create",
+    "forget_files": "sessiontree.files.snapshot_store:forget_files",
     "fork": "sessiontree.library.catalog:fork",
     "merge": "sessiontree.ops.branch_methods:merge_branch",
     "navigate": "sessiontree.ops.branch_methods:navigate_branch",

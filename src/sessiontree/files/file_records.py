@@ -128,12 +128,14 @@ class FilesLog:
     def find_position(self, branch: str, leaf: EntryId | None) -> EntryId | None:
         """Return the place that the files on disk belong to, for the agent on a branch.
 
-        Moves of the conversation alone do not change it.
+        Moves of the conversation alone do not change it. An agent that has not changed files yet found them where the
+        last one left them.
         """
-        for record in reversed(self.records):
-            if record.branch == branch:
-                return record.place if record.place is None or record.place in self._tree else leaf
-        return leaf
+        if not self.records:
+            return leaf
+        own = [record for record in self.records if record.branch == branch]
+        place = (own or self.records)[-1].place
+        return place if place is None or place in self._tree else leaf
 
     def find_restore(self, branch: str, left: EntryId | None, back_at: EntryId | None) -> FilesRecord | None:
         """Return the restore that belongs to a move from `back_at` to `left`, when that move is undone.

@@ -231,16 +231,22 @@ class SnapshotStore:
 
     def find_latest(self) -> str | None:
         """Return the newest snapshot of the folder, of any session."""
-        refs = self.git.run(
-            "for-each-ref", "--sort=-committerdate", "--count=1", "--format=%(objectname)", "refs/sessions"
-        )
-        return refs.decode().strip() or None
+        return next(iter(self.list_tips()), None)
+
+    def list_tips(self, prefix: str | None = None) -> list[str]:
+        """Return the commits that refs name, newest first, and never a commit before one that continues it."""
+        refs = self.git.run("for-each-ref", "--format=%(objectname)", prefix or "refs/sessions").decode().split()
+        if len(refs) < 2:
+            return refs
+        ordered = self.git.run("rev-list", "--date-order", "--stdin", input="\n".join(refs).encode()).decode().split()
+        tips = set(refs)
+        return [commit for commit in ordered if commit in tips]
 
     def list_branches(self) -> list[BranchTip]:
         """Return the last snapshot of every branch of every session, newest first."""
         output = self.git.run(
             *("for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(committerdate:unix) %(refname)"),
-            "refs/sessions/*/branches/",
+            "refs/sessions/*/branches/*",
         )
         tips: list[BranchTip] = []
         for line in output.decode().splitlines():

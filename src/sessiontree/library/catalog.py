@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.timestamps import format_timestamp
+from sessiontree.core.upward_calls import load
 from sessiontree.errors import (
     Ambiguous,
     InvalidOperation,
@@ -25,6 +26,7 @@ from sessiontree.errors import (
     StoreError,
 )
 from sessiontree.format.codec import VERSION, write_header
+from sessiontree.home import get_home
 from sessiontree.library.folder_repository import get_sources
 from sessiontree.library.locations import find_repository, is_address, open_folder, open_folder_of, open_repository
 from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, SharedLock
@@ -512,10 +514,34 @@ def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) 
 def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
     """Remove a session for good, from the trash or from where it lives. Returns its former location.
 
-    Raises `Conflict` if the session does not end at `at`: another process has written to it since.
+    The snapshots of its files are deleted too, unless a copy or a fork of the session may name them. Raises `Conflict`
+    if the session does not end at `at`: another process has written to it since.
     """
     repository, name = _find_own_repository(session)
-    return repository.purge(name, at=at)
+    owner = _find_snapshot_owner(repository.resolve(name, in_trash=True))
+    location = repository.purge(name, at=at)
+    if owner is not None and not _has_relatives(owner):
+        try:
+            load("forget_files")(owner)
+        except SessionTreeError as error:
+            warnings.warn(f"the snapshots of {owner} could not be deleted: {error}", stacklevel=2)
+    return location
+
+
+def _find_snapshot_owner(location: str) -> str | None:
+    """Return the id of a session if snapshots of files exist at all; `None` if there is nothing to delete."""
+    if not os.path.isdir(os.path.join(get_home(), "files")):
+        return None
+    with suppress(SessionTreeError, OSError):
+        return open(location, read_only=True).id
+    return None
+
+
+def _has_relatives(id: str) -> bool:
+    """Return whether a copy or a fork of a session is left, also in the archive and in the trash."""
+    listed = [*sessions(all=True), *sessions(all=True, archived=True), *list_trash()]
+    parents = [summary.parent_session for summary in listed if summary.parent_session is not None]
+    return any(summary.id == id for summary in listed) or any(id in parent for parent in parents)
 
 
 def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
@@ -527,7 +553,8 @@ def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
     session.refresh()
     if not is_unused(session.tree) or session.problems:
         return False
-    purge(session.location, at=end)
+    repository, name = _find_own_repository(session.location)
+    repository.purge(name, at=end)
     return True
 
 

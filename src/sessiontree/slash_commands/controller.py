@@ -35,7 +35,6 @@ from sessiontree.core.place_names import (
     is_label,
 )
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
-from sessiontree.files.restore import RestoreOutcome
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (

@@ -11,11 +11,16 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import find_last_prompt
+from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.restore import RestoreOutcome
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.move_files import FilesChoice
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
+from sessiontree.session import Place
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
 from sessiontree.slash_commands.registry import (
@@ -81,15 +86,54 @@ def build_cancelled(by: str | None) -> CommandOutcome:
 def format_move(outcome: NavigateOutcome) -> CommandOutcome:
     if outcome.cancelled:
         return build_cancelled(outcome.cancelled_by)
+    restored = format_files(outcome.files)
     if outcome.old_leaf == outcome.new_leaf:
-        return CommandOutcome(text="Already there.")
+        return CommandOutcome(text=restored or "Already there.")
     with_summary = ", with a summary" if outcome.summary_entry is not None else ""
-    return CommandOutcome(
-        text=f"Moved from {format_id(outcome.old_leaf)} to {format_id(outcome.new_leaf)}{with_summary}"
-    )
+    text = f"Moved from {format_id(outcome.old_leaf)} to {format_id(outcome.new_leaf)}{with_summary}"
+    return CommandOutcome(text="\n".join(filter(None, [text, restored])))
+
+
+def format_files(outcome: RestoreOutcome | None) -> str:
+    """Return what happened to the files, with the conflicts that were kept; empty without a restore."""
+    if outcome is None:
+        return ""
+    kept = [f"kept {escape_line(conflict.path)}: {conflict.reason}" for conflict in outcome.conflicts]
+    return "\n".join([f"{outcome.summary[:1].upper()}{outcome.summary[1:]}.", *kept])
+
+
+FILES_QUESTION = "Restore the files of this place?"
+CONVERSATION, BOTH, FILES_ONLY = FILES_CHOICES = ("No, only the conversation", "Yes, both", "Only the files")
+FILES_OPTIONS = ("--files", "--files-only")
+FILES = Argument(name="--files|--files-only", complete=lambda controller, text: FILES_OPTIONS)
+WITH_FILES = Argument(name="--files", complete=lambda controller, text: ["--files"])
+
+
+def split_files_choice(args: Sequence[str]) -> tuple[list[str], FilesChoice | None]:
+    """Return the other arguments, and what the option for files says; `None` without one."""
+    rest = [word for word in args if word not in FILES_OPTIONS]
+    if "--files-only" in args:
+        return rest, "files"
+    return rest, "both" if "--files" in args else None
+
+
+async def ask_files_choice(controller: SessionController, place: Place) -> FilesChoice | None:
+    """Show which files a move would restore and ask what to move. Return `None` if the dialog was cancelled."""
+    if not controller.ui.has_person:
+        return "conversation"
+    try:
+        plan = await controller.plan_files(place)
+    except SnapshotError:
+        return "conversation"
+    if plan.is_empty:
+        return "conversation"
+    choices: dict[str, FilesChoice] = {CONVERSATION: "conversation", BOTH: "both", FILES_ONLY: "files"}
+    answer = await controller.ui.select(f"{FILES_QUESTION} {plan.summary}", FILES_CHOICES)
+    return None if answer is None else choices[answer]
 
 
 async def _run_tree(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    args, files = split_files_choice(args)
     if args:
         place = args[0]
     elif controller.ui.has_person:
@@ -98,11 +142,21 @@ async def _run_tree(controller: SessionController, args: Sequence[str]) -> Comma
             return CommandOutcome()
     else:
         return CommandOutcome(text=draw_tree(controller.session, controller.branch.leaf))
-    return await navigate_with_summary_choice(controller, place)
+    return await navigate_with_summary_choice(controller, place, files)
 
 
-async def navigate_with_summary_choice(controller: SessionController, place: str) -> CommandOutcome:
-    """Navigate to a place. If that abandons entries, ask how to summarize them first."""
+async def navigate_with_summary_choice(
+    controller: SessionController, place: str, files: FilesChoice | None = None
+) -> CommandOutcome:
+    """Navigate to a place. If that abandons entries, ask how to summarize them first.
+
+    Without `files`, ask whether to restore files that the agent changed.
+    """
+    files = await ask_files_choice(controller, place) if files is None else files
+    if files is None:
+        return CommandOutcome()
+    if files == "files":
+        return format_move(await controller.navigate(place, files=files))
     plan = controller.plan_navigation(place)
     asks = plan.is_move and plan.abandoned and controller.ui.has_person and not controller.settings.summary.skip_prompt
     leaving = await ask_summary_choice(controller.ui) if asks else SummaryChoice()
@@ -114,23 +168,24 @@ async def navigate_with_summary_choice(controller: SessionController, place: str
             summarize=leaving.summarize,
             custom_instructions=leaving.instructions,
             summary=leaving.summary,
+            files=files,
         )
     )
 
 
 async def _run_pop(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    args, files = split_files_choice(args)
     place = args[0] if args else find_previous_prompt(controller.branch)
     left = controller.plan_navigation(place).abandoned
-    return format_move(await controller.navigate(place, summarize=bool(left)))
+    return format_move(await controller.navigate(place, summarize=bool(left), files=files or "conversation"))
 
 
 async def _run_undo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    outcome = await controller.undo()
+    outcome = await (controller.undo_with_files() if "--files" in args else controller.undo())
     if outcome.cancelled:
         return format_move(outcome)
-    return CommandOutcome(
-        text=f"Undid {outcome.undo_description}; {controller.branch.name} is at {format_id(outcome.new_leaf)}"
-    )
+    text = f"Undid {outcome.undo_description}; {controller.branch.name} is at {format_id(outcome.new_leaf)}"
+    return CommandOutcome(text="\n".join(filter(None, [text, format_files(outcome.files)])))
 
 
 async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -154,13 +209,15 @@ async def _run_clear(controller: SessionController, args: Sequence[str]) -> Comm
 
 
 async def _run_switch(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    args, files = split_files_choice(args)
     place = args[0] if args else await _choose_branch(controller)
     if place is None:
         return CommandOutcome()
-    outcome = await controller.switch(place)
+    outcome = await controller.switch(place, files=files is not None)
     if outcome.cancelled:
         return format_move(outcome)
-    return CommandOutcome(text=f"On branch {controller.branch.name} at {format_id(controller.branch.leaf)}")
+    text = f"On branch {controller.branch.name} at {format_id(controller.branch.leaf)}"
+    return CommandOutcome(text="\n".join(filter(None, [text, format_files(outcome.files)])))
 
 
 async def _choose_branch(controller: SessionController) -> str | None:
@@ -292,21 +349,26 @@ COMMANDS = (
         name="tree",
         help="Show the tree and navigate to an entry, optionally with a summary of the branch you leave",
         run=_run_tree,
-        arguments=(PLACE,),
+        arguments=(PLACE, FILES),
     ),
     Command(
         name="switch",
         help="Switch to another branch, or move this one to an entry",
         run=_run_switch,
-        arguments=(Argument(name="BRANCH|PLACE", complete=complete_places),),
+        arguments=(Argument(name="BRANCH|PLACE", complete=complete_places), WITH_FILES),
     ),
     Command(
         name="pop",
         help="Go back to your last message or to an entry, and summarize the branch you leave",
         run=_run_pop,
-        arguments=(PLACE,),
+        arguments=(PLACE, FILES),
     ),
-    Command(name="undo", help="Undo the last move, switch or merge; repeat to go further back", run=_run_undo),
+    Command(
+        name="undo",
+        help="Undo the last move, switch or merge; repeat to go further back",
+        run=_run_undo,
+        arguments=(WITH_FILES,),
+    ),
     Command(name="retry", help="Answer your last message again; the first answer is kept", run=_run_retry),
     Command(name="clear", help="Start over with an empty context; nothing is deleted", run=_run_clear),
     Command(

@@ -1,0 +1,135 @@
+"""The history of files: which turns changed a path, who wrote each line, and how two places differ."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from secrets import token_hex
+
+from msgspec import Struct
+
+from sessiontree.core.entries import EntryId
+from sessiontree.files.file_records import FilesLog
+from sessiontree.files.git_command import SnapshotError, split_records
+from sessiontree.files.snapshot_store import CommitInfo, SnapshotStore, get_session_refs
+from sessiontree.store.files import discard
+
+DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color")
+_BLAME_HEADER = re.compile(rb"([0-9a-f]{40}) \d+ (\d+)")
+
+
+class FileStat(Struct, frozen=True, kw_only=True):
+    """How much of a file differs between two places."""
+
+    path: str
+    added: int | None
+    """The number of added lines; `None` for a binary file."""
+    deleted: int | None
+
+
+class BlamedLine(Struct, frozen=True, kw_only=True):
+    """A line of a file, and who wrote it."""
+
+    number: int
+    text: str
+    author: str
+    """`agent`, or `person` for everything that was not written by a tool call."""
+    commit: str | None = None
+    """The snapshot that has the line first; `None` if no snapshot has it yet."""
+    session: str | None = None
+    entry: EntryId | None = None
+    prompt: str = ""
+    """The first line of the prompt that the agent worked on."""
+
+
+def find_places(log: FilesLog, a: EntryId | None, b: EntryId | None) -> tuple[str, str] | None:
+    """Return the commits with the files of two places; `None` if those of one are not known."""
+    first, second = log.find_commit(a), log.find_commit(b)
+    return None if first is None or second is None else (first, second)
+
+
+def read_stats(store: SnapshotStore, old: str, new: str) -> list[FileStat]:
+    """Return how much of each file differs between two commits."""
+    output = store.git.run("diff", *DIFF_OPTIONS, "--numstat", "-z", "--no-renames", old, new)
+    stats: list[FileStat] = []
+    for record in split_records(output):
+        added, deleted, path = record.split(b"\t", 2)
+        stats.append(FileStat(path=os.fsdecode(path), added=_parse_number(added), deleted=_parse_number(deleted)))
+    return stats
+
+
+def _parse_number(value: bytes) -> int | None:
+    return None if value == b"-" else int(value)
+
+
+def read_diff(store: SnapshotStore, old: str, new: str, paths: Sequence[str] = ()) -> str:
+    """Return the differences between two commits as a unified diff."""
+    names = [os.fsencode(path) for path in paths]
+    output = store.git.run("--literal-pathspecs", "diff", *DIFF_OPTIONS, "--no-renames", old, new, "--", *names)
+    return output.decode("utf-8", "replace")
+
+
+def read_log(store: SnapshotStore, path: str, session: str | None = None) -> list[CommitInfo]:
+    """Return the snapshots that changed a path, newest first; of all sessions, or of one."""
+    refs = store.list_refs("refs/sessions" if session is None else get_session_refs(session))
+    if not refs:
+        return []
+    return list(store.read_commits("--date-order", *refs, "--", b":(literal)" + os.fsencode(path)))
+
+
+def blame(store: SnapshotStore, path: str, session: str | None = None) -> list[BlamedLine]:
+    """Return every line of the file on disk with the turn that wrote it. Raises `SnapshotError`.
+
+    With `session`, only snapshots of that session count. Lines that no snapshot has yet were written by a person.
+    """
+    full = os.path.join(store.folder, path)
+    tips = store.list_tips(None if session is None else get_session_refs(session))
+    start = next((tip for tip in tips if store.find_version(tip, os.fsencode(path)) is not None), None)
+    if start is None:
+        raise SnapshotError(f"no snapshot has the file {path}")
+    if not os.path.isfile(full) or os.path.islink(full):
+        raise SnapshotError(f"{path} is not a regular file")
+    on_disk = _commit_file(store, start, path)
+    output = store.git.run("--literal-pathspecs", "blame", "--porcelain", on_disk, "--", os.fsencode(path))
+    lines: list[tuple[int, str, str]] = []
+    commit, number = "", 0
+    for line in output.split(b"\n"):
+        header = _BLAME_HEADER.match(line)
+        if line.startswith(b"\t"):
+            lines.append((number, commit, line[1:].decode("utf-8", "replace")))
+        elif header is not None:
+            commit, number = header[1].decode(), int(header[2])
+    commits = sorted({commit for _, commit, _ in lines if commit != on_disk})
+    infos = {info.commit: info for info in store.read_commits("--no-walk=unsorted", *commits)} if commits else {}
+    return [_build_line(number, text, infos.get(commit)) for number, commit, text in lines]
+
+
+def _commit_file(store: SnapshotStore, parent: str, path: str) -> str:
+    """Return a commit with the file as it is on disk. It has no ref, so that it disappears again."""
+    full = os.path.join(store.folder, path)
+    blob = store.git.run("hash-object", "-w", "--no-filters", "--", os.fsencode(full)).decode().strip()
+    index = os.path.join(store.path, f"index.{os.getpid()}.{token_hex(4)}")
+    try:
+        store.git.run("read-tree", parent, index=index)
+        line = b"100644 %s\t%s\0" % (blob.encode(), os.fsencode(path))
+        store.git.run("update-index", "-z", "--index-info", input=line, index=index)
+        tree = store.git.run("write-tree", index=index).decode().strip()
+    finally:
+        discard(index)
+    return store.commit(tree, [parent], author="person", entry=None, session="")
+
+
+def _build_line(number: int, text: str, info: CommitInfo | None) -> BlamedLine:
+    if info is None:
+        return BlamedLine(number=number, text=text, author="person")
+    is_agent = info.author == "agent"
+    return BlamedLine(
+        number=number,
+        text=text,
+        author="agent" if is_agent else "person",
+        commit=info.commit,
+        session=info.session,
+        entry=info.entry if is_agent else None,
+        prompt=info.prompt if is_agent else "",
+    )

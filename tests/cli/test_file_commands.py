@@ -1,0 +1,229 @@
+"""Commands that move files with the conversation, and that show their history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.core.messages import ToolCall
+from sessiontree.files.snapshot_store import list_stores
+from tests.cli.conftest import Run
+from tests.files.conftest import run_git
+
+
+def run_turns(session: st.Session, folder: Path, *commands: tuple[str, str]) -> None:
+    """Let an agent run one command for each prompt."""
+
+    async def run() -> None:
+        for number, (prompt, command) in enumerate(commands):
+            model = st.ScriptedModel([[ToolCall(f"c{number}", "bash", {"command": command})], "Done."])
+            async with Agent(session, model, builtin_tools(), cwd=str(folder), snapshots=True) as agent:
+                await agent.run(prompt)
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def talk(here: Path) -> Path:
+    """A session with two turns that write the same file."""
+    file = here / "talk.jsonl"
+    with st.create(file=file, name="talk") as session:
+        run_turns(
+            session,
+            here,
+            ("Write a poem", "printf 'one\\ntwo\\n' > poem"),
+            ("Make it longer", "printf 'one\\ntwo\\nthree\\n' > poem; touch notes"),
+        )
+    return file
+
+
+def get_prompt(file: Path, text: str) -> str:
+    with st.open(file, read_only=True) as session:
+        return next(entry.id for entry in session.tree if entry.text == text)
+
+
+def test_navigate_previews_restores_and_undoes_files(cli: Run, here: Path, talk: Path) -> None:
+    place = get_prompt(talk, "Make it longer")
+
+    preview = cli("navigate", str(talk), place, "--files", "--dry-run")
+    assert preview.splitlines()[-3:] == [
+        "1 file to change, 1 file to delete",
+        "  delete notes",
+        "  change poem",
+    ]
+    assert (here / "notes").exists()
+
+    assert "restored 1 file, deleted 1 file" in cli("navigate", str(talk), place, "--files")
+    assert (here / "poem").read_text() == "one\ntwo\n"
+    assert not (here / "notes").exists()
+
+    assert "restored 2 files" in cli("undo", str(talk), "--files")
+    assert (here / "poem").read_text() == "one\ntwo\nthree\n"
+    assert (here / "notes").exists()
+
+
+def test_the_default_moves_only_the_conversation(cli: Run, here: Path, talk: Path) -> None:
+    cli("navigate", str(talk), get_prompt(talk, "Make it longer"))
+
+    assert (here / "poem").read_text() == "one\ntwo\nthree\n"
+
+
+def test_files_only_leaves_the_conversation(cli: Run, here: Path, talk: Path) -> None:
+    with st.open(talk, read_only=True) as session:
+        leaf = session.heads.leaf
+
+    out = json.loads(cli("navigate", str(talk), "root", "--files-only", "--json"))
+
+    assert out["files"]["deleted"] == ["notes", "poem"]
+    with st.open(talk, read_only=True) as session:
+        assert session.heads.leaf == leaf
+    assert sorted(path.name for path in here.iterdir()) == ["talk.jsonl", "talk.jsonl.lock"]
+
+
+def test_conflicts_are_kept_and_taken_by_name(cli: Run, fails: Run, here: Path, talk: Path) -> None:
+    place = get_prompt(talk, "Make it longer")
+    (here / "poem").write_text("mine")
+
+    assert "keep   poem (changed on disk since)" in cli("navigate", str(talk), place, "--files")
+    assert (here / "poem").read_text() == "mine"
+    cli("undo", str(talk), "--files")
+    cli("navigate", str(talk), place, "--files", "--take", "poem")
+    assert (here / "poem").read_text() == "one\ntwo\n"
+    cli("undo", str(talk), "--files")
+    assert (here / "poem").read_text() == "mine"
+    assert "--take requires --files" in fails("navigate", str(talk), place, "--take", "poem", code=2)
+
+
+def test_pop_and_switch_take_files_along(cli: Run, here: Path, talk: Path) -> None:
+    cli("branch", str(talk), "other", "--at", get_prompt(talk, "Write a poem"))
+    cli("switch", str(talk), "main")
+
+    assert "deleted 2 files" in cli("switch", str(talk), "other", "--files")
+    assert not (here / "poem").exists()
+    assert "restored 2 files" in cli("switch", str(talk), "main", "--files")
+    assert (here / "poem").read_text() == "one\ntwo\nthree\n"
+    assert "restored 1 file" in cli("pop", str(talk), "--no-summary", "--files")
+    assert (here / "poem").read_text() == "one\ntwo\n"
+
+
+def test_diff_shows_what_two_places_did_to_files(cli: Run, talk: Path) -> None:
+    out = cli("diff", str(talk), get_prompt(talk, "Make it longer"), "HEAD")
+
+    assert "files: 2 files differ" in out
+    assert "  poem +1 -0" in out
+    assert "+three" in out
+
+
+def test_blame_names_the_turn_of_each_line(cli: Run, here: Path, talk: Path) -> None:
+    (here / "poem").write_text("one\nmine\nthree\n")
+
+    lines = json.loads(cli("blame", "poem", "--json"))
+
+    assert [(line["author"], line["prompt"], line["text"]) for line in lines] == [
+        ("agent", "Write a poem", "one"),
+        ("person", "", "mine"),
+        ("agent", "Make it longer", "three"),
+    ]
+    shown = cli("blame", "poem", "--session", str(talk)).splitlines()
+    assert [line.split()[-1] for line in shown] == ["one", "mine", "three"]
+    assert shown[1].startswith("you ")
+
+
+def test_blame_works_across_sessions(cli: Run, here: Path, talk: Path) -> None:
+    with st.create(file=here / "second.jsonl") as session:
+        run_turns(session, here, ("Add a line", "echo four >> poem"))
+
+    lines = json.loads(cli("blame", "poem", "--json"))
+
+    assert [line["prompt"] for line in lines] == ["Write a poem", "Write a poem", "Make it longer", "Add a line"]
+    assert len({line["session"] for line in lines}) == 2
+
+
+def test_files_log_lists_the_turns_that_changed_a_file(cli: Run, here: Path, talk: Path) -> None:
+    out = [json.loads(line) for line in cli("files", "log", "poem", "--json").splitlines()]
+
+    assert [item["prompt"] for item in out] == ["Make it longer", "Write a poem"]
+    assert "Make it longer" in cli("files", "log", "poem", "--session", str(talk))
+
+
+def test_files_du_shows_the_folder(cli: Run, here: Path, talk: Path) -> None:
+    assert str(here) in cli("files", "du")
+    (shown,) = json.loads(cli("files", "du", "--json"))
+    assert (shown["folder"], shown["branches"]) == (str(here), 1)
+    assert shown["bytes"] > 0
+
+
+def test_fetch_brings_a_branch_into_the_project_as_commits(cli: Run, here: Path, talk: Path) -> None:
+    run_git(here, "init", "-q")
+
+    assert cli("files", "fetch", str(talk)).startswith("git fetch --no-tags ")
+    cli("files", "fetch", str(talk), "--run")
+
+    assert run_git(here, "show", "sessiontree/main:poem") == "one\ntwo\nthree\n"
+    subjects = run_git(here, "log", "--format=%s", "sessiontree/main").splitlines()
+    assert [subject.partition(" ")[2] for subject in subjects[:2]] == ["Make it longer", "Write a poem"]
+
+
+def test_why_leads_from_a_commit_to_the_conversation(
+    cli: Run, fails: Run, here: Path, talk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = cli("new", "--name", "library").split()[0]
+    cli("append", "@", "--role", "user", "Why so slow?")
+    run_git(here, "init", "-q")
+    run_git(here, "commit", "-q", "--allow-empty", "-m", "x", "--trailer", cli("files", "trailer", "@").strip())
+
+    assert "Why so slow?" in cli("why", "HEAD")
+    assert json.loads(cli("why", "HEAD", "--json"))["prompt"] == "Why so slow?"
+    run_git(here, "commit", "-q", "--allow-empty", "-m", "no trailer")
+    assert "has no trailer" in fails("why", "HEAD")
+    assert "commit 'nothing' not found" in fails("why", "nothing")
+    assert session
+
+
+def test_commands_without_snapshots_say_so(cli: Run, fails: Run, here: Path) -> None:
+    cli("new", "-o", "empty.jsonl")
+    (here / "a").write_text("a")
+
+    assert "no interrupted restore" in cli("files", "recover", "empty.jsonl")
+    assert "no agent has changed files" in fails("blame", "a")
+    assert "not changed files on this branch" in fails("files", "fetch", "empty.jsonl")
+
+
+def test_snapshots_are_deleted_with_the_session_for_good_and_not_from_the_trash(cli: Run, here: Path) -> None:
+    with st.create("talk", cwd=here) as session:
+        run_turns(session, here, ("Write", "echo 1 > a"))
+    (store,) = list_stores()
+
+    cli("delete", "talk", "--yes")
+    assert store.list_refs()
+    cli("delete", "talk", "--purge", "--yes")
+    assert not store.list_refs()
+
+
+def test_snapshots_stay_while_a_fork_of_the_session_exists(cli: Run, here: Path) -> None:
+    with st.create("talk", cwd=here) as session:
+        run_turns(session, here, ("Write", "echo 1 > a"))
+        session.fork(whole=True, name="copy").close()
+    (store,) = list_stores()
+
+    cli("delete", "talk", "--purge", "--yes")
+
+    assert store.list_refs()
+
+
+def test_missing_snapshots_are_reported_and_the_conversation_moves(cli: Run, home: Path, talk: Path) -> None:
+    import shutil
+
+    shutil.rmtree(home / ".sessiontree/files")
+    place = get_prompt(talk, "Make it longer")
+
+    out = cli("navigate", str(talk), place, "--files")
+
+    assert "moved from" in out
+    assert "files were not restored: the snapshots of this session are not on this machine" in out

@@ -1,0 +1,190 @@
+"""Random histories of agent edits, personal edits, moves and undos: nothing of a person is lost or changed.
+
+A model of the folder knows who wrote each path last. After a move with files, every path that only the agent touched is
+as it was at the place, and every path that a person touched since is untouched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as strategies
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+
+from sessiontree.home import get_home
+from tests.files.conftest import Workspace, read_folder
+from tests.reliability.harness import times
+
+NAMES = strategies.sampled_from(["a", "b", "d/a", "d/e/b", "d", "\udcff", "c c"])
+CONTENTS = strategies.sampled_from(["", "1", "2", "long " * 20, "line\r\n"])
+KINDS = strategies.sampled_from(["write", "write", "write", "delete", "mode", "link", "rename"])
+EDITS = strategies.lists(strategies.tuples(KINDS, NAMES, CONTENTS, NAMES), min_size=1, max_size=4)
+Edit = tuple[str, str, str, str]
+State = dict[str, object]
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_symlink() or path.exists():
+        path.unlink()
+
+
+def make_room(folder: Path, name: str) -> Path:
+    """Return a path that can be written: nothing is in the way of it or of its folders."""
+    path = folder / name
+    for parent in reversed(path.relative_to(folder).parents):
+        full = folder / parent
+        if full.is_symlink() or (full.exists() and not full.is_dir()):
+            full.unlink()
+    remove(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def edit(folder: Path, changes: list[Edit]) -> None:
+    for kind, name, content, other in changes:
+        path = folder / name
+        exists = path.is_symlink() or path.is_file()
+        if kind == "write":
+            make_room(folder, name).write_bytes(content.encode())
+        elif kind == "delete" and exists:
+            path.unlink()
+        elif kind == "mode" and path.is_file() and not path.is_symlink():
+            path.chmod(path.stat().st_mode ^ 0o111)
+        elif kind == "link":
+            make_room(folder, name).symlink_to(content.strip() or "nowhere")
+        elif kind == "rename" and exists and not os.path.lexists(folder / other):
+            data = path.read_bytes() if path.is_file() else b"x"
+            path.unlink()
+            make_room(folder, other).write_bytes(data)
+
+
+def find_changed(before: State, after: State) -> set[str]:
+    return {path for path in {*before, *after} if before.get(path) != after.get(path)}
+
+
+class Histories(RuleBasedStateMachine):
+    places = Bundle("places")
+
+    @initialize(target=places, changes=EDITS)
+    def start(self, changes: list[Edit]) -> str:
+        shutil.rmtree(os.path.join(get_home(), "files"), ignore_errors=True)
+        self.folder = Path(tempfile.mkdtemp())
+        edit(self.folder, changes)
+        self.workspace = Workspace(self.folder)
+        self.steps: dict[str, list[tuple[State, State]]] = {"": []}
+        """For each place, the states before and after each call on its path."""
+        self.position = ""
+        self.seen: list[State] = []
+        """Every state before a restore, which must stay recoverable."""
+        return self.call([("write", "a", "first", "a")])
+
+    def call(self, changes: list[Edit]) -> str:
+        before = read_folder(self.folder)
+        place = self.workspace.call(lambda: edit(self.folder, changes))
+        parent = self.head_place
+        self.steps[place] = [*self.steps[parent], (before, read_folder(self.folder))]
+        self.head_place = place
+        if before != read_folder(self.folder):
+            self.position = place
+        return place
+
+    head_place = ""
+
+    @rule(target=places, changes=EDITS)
+    def agent_edits(self, changes: list[Edit]) -> str:
+        return self.call(changes)
+
+    @rule(changes=EDITS)
+    def person_edits(self, changes: list[Edit]) -> None:
+        edit(self.folder, changes)
+
+    @rule(place=places)
+    def conversation_moves(self, place: str) -> None:
+        self.workspace.session.move(self.workspace.session.tree[place])
+        self.head_place = place
+
+    @rule(place=places)
+    def conversation_and_files_move(self, place: str) -> None:
+        before = read_folder(self.folder)
+        plan = self.workspace.plan(place)
+        done = self.workspace.go(place)
+        after = read_folder(self.folder)
+
+        conflicts = {conflict.path for conflict in done.conflicts}
+        changed = find_changed(before, after)
+        touched = self.find_touched(self.position, place)
+        assert changed == {change.path for change in plan.changes} - conflicts
+        assert changed <= touched, "only paths that the agent changed are restored"
+        for path in touched - conflicts:
+            assert after.get(path) == self.find_target(self.position, place, path), path
+        for path in conflicts:
+            assert after.get(path) == before.get(path)
+        self.head_place = place
+        if plan.changes:
+            self.position = place
+            self.seen.append(before)
+
+    @rule()
+    def restore_is_undone_and_done_again(self) -> None:
+        restored = [record for record in self.workspace.log.records if record.kind == "restore"]
+        if not restored:
+            return
+        before = read_folder(self.folder)
+        done = self.workspace.undo_restore()
+        if not done.conflicts and done.before is not None:
+            again = self.workspace.undo_restore()
+            assert not again.conflicts
+            assert read_folder(self.folder) == before
+
+    @invariant()
+    def states_before_restores_are_recoverable(self) -> None:
+        if not getattr(self, "seen", None):
+            return
+        records = [record for record in self.workspace.log.records if record.kind == "restore"]
+        saved = [read_commit(self.workspace, record.before) for record in records]
+        assert self.seen[-1] in saved
+
+    def find_touched(self, start: str, end: str) -> set[str]:
+        up, down = self.split_steps(start, end)
+        return {path for before, after in (*up, *down) for path in find_changed(before, after)}
+
+    def split_steps(self, start: str, end: str) -> tuple[list[tuple[State, State]], list[tuple[State, State]]]:
+        one, other = self.steps[start], self.steps[end]
+        common = 0
+        while common < min(len(one), len(other)) and one[common] is other[common]:
+            common += 1
+        return one[common:], other[common:]
+
+    def find_target(self, start: str, end: str, path: str) -> object:
+        """Return what a path must be: after the last change on the way down, or before the first one on the way up."""
+        up, down = self.split_steps(start, end)
+        for before, after in reversed(down):
+            if before.get(path) != after.get(path):
+                return after.get(path)
+        return next(before.get(path) for before, after in up if before.get(path) != after.get(path))
+
+    def teardown(self) -> None:
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+
+def read_commit(workspace: Workspace, commit: str) -> State:
+    found: State = {}
+    with workspace.store.open_blobs() as blobs:
+        for path, version in workspace.store.list_files(commit).items():
+            data = blobs.read(version.blob)
+            name = os.fsdecode(path)
+            found[name] = ("link", os.fsdecode(data)) if version.mode == "120000" else (data, version.mode == "100755")
+    return found
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(
+    max_examples=times(6, torture=10_000), stateful_step_count=times(12, torture=20), deadline=None
+)

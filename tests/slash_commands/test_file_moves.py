@@ -1,0 +1,136 @@
+"""Slash commands and the controller move files with the conversation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.factory import AgentOptions
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.core.messages import ToolCall
+from sessiontree.session import Session
+from sessiontree.slash_commands.controller import SessionController
+from tests.slash_commands.conftest import FakeHost, ScriptedModels, ScriptedUser, make_scripted_model
+
+
+def build_controller(session: Session, *answers: object, **options: object) -> SessionController:
+    return SessionController(
+        session,
+        model=make_scripted_model("usual", *answers),
+        models=ScriptedModels(),
+        options=AgentOptions(tools=builtin_tools(), system="Be brief.", snapshots=True),
+        **options,
+    )
+
+
+def call(command: str, id: str) -> list[ToolCall]:
+    return [ToolCall(id, "bash", {"command": command})]
+
+
+@pytest.fixture
+def folder(session: Session) -> Path:
+    return Path(session.cwd)
+
+
+ANSWERS = (call("echo 1 > a", "c1"), "Done.", call("echo 2 > a; echo 2 > b", "c2"), "Done.")
+
+
+async def start(session: Session, *more: object, **options: object) -> SessionController:
+    controller = build_controller(session, *ANSWERS, *more, **options)
+    await controller.submit("first")
+    await controller.submit("second")
+    return controller
+
+
+async def find_second(controller: SessionController) -> str:
+    return next(entry.id for entry in controller.session.tree if entry.text == "second")
+
+
+async def test_tree_with_files_goes_back_and_undo_with_files_comes_back(session: Session, folder: Path) -> None:
+    controller = await start(session)
+
+    done = await controller.submit(f"/tree {await find_second(controller)} --files")
+    assert done.text.splitlines()[1:] == ["Restored 1 file, deleted 1 file."]
+    assert (folder / "a").read_text() == "1\n"
+
+    done = await controller.submit("/undo --files")
+    assert done.text.splitlines()[1:] == ["Restored 2 files."]
+    assert (folder / "a").read_text() == "2\n"
+
+
+async def test_moves_without_the_option_leave_the_files(session: Session, folder: Path) -> None:
+    controller = await start(session)
+
+    await controller.submit(f"/tree {await find_second(controller)}")
+    await controller.submit("/undo")
+
+    assert (folder / "a").read_text() == "2\n"
+
+
+async def test_a_person_is_shown_the_preview_and_chooses(session: Session, folder: Path) -> None:
+    person = ScriptedUser("Yes, both", "No summary")
+    controller = await start(session, ui=person, host=FakeHost())
+
+    await controller.submit(f"/tree {await find_second(controller)}")
+
+    title, options = person.questions[0]
+    assert title == "Restore the files of this place? 1 file to change, 1 file to delete"
+    assert options[0] == "No, only the conversation"
+    assert (folder / "a").read_text() == "1\n"
+
+
+async def test_a_person_who_cancels_the_question_changes_nothing(session: Session, folder: Path) -> None:
+    controller = await start(session, ui=ScriptedUser(None), host=FakeHost())
+    leaf = controller.branch.leaf
+
+    await controller.submit(f"/tree {await find_second(controller)}")
+
+    assert controller.branch.leaf == leaf
+    assert (folder / "a").read_text() == "2\n"
+
+
+async def test_files_only_keeps_the_conversation(session: Session, folder: Path) -> None:
+    controller = await start(session)
+    leaf = controller.branch.leaf
+
+    done = await controller.submit("/tree root --files-only")
+
+    assert done.text == "Deleted 2 files."
+    assert controller.branch.leaf == leaf
+    assert not (folder / "a").exists()
+
+
+async def test_switch_takes_the_files_of_the_branch_along(session: Session, folder: Path) -> None:
+    controller = await start(session, call("echo other > a", "c3"), "Done.")
+    await controller.submit(f"/branch-here other {await find_second(controller)}")
+    assert (await controller.submit("/tree HEAD --files-only")).text == "Restored 1 file, deleted 1 file."
+    await controller.submit("third")
+    assert (folder / "a").read_text() == "other\n"
+
+    done = await controller.submit("/switch main --files")
+
+    assert "Restored 2 files." in done.text
+    assert ((folder / "a").read_text(), (folder / "b").read_text()) == ("2\n", "2\n")
+
+
+async def test_the_preview_names_other_branches_that_work_in_the_folder(session: Session, folder: Path) -> None:
+    controller = await start(session, call("echo other > c", "c3"), "Done.")
+    await controller.submit("/branch-here other")
+    await controller.submit("third")
+    await controller.submit("/switch main")
+
+    plan = await controller.plan_files(await find_second(controller))
+
+    assert plan.others == ("branch other",)
+
+
+async def test_pop_with_files_goes_back_to_the_last_prompt(session: Session, folder: Path) -> None:
+    controller = await start(session, "A summary.")
+
+    await controller.submit(f"/pop {await find_second(controller)} --files")
+
+    assert (folder / "a").read_text() == "1\n"
+    assert controller.branch.path()[-1].type == "branch_summary"
+    done = await controller.submit("/undo --files")
+    assert "Restored 2 files." in done.text
