@@ -12,10 +12,13 @@ from msgspec import Struct
 from sessiontree.core.entries import EntryId
 from sessiontree.files.file_records import FilesLog
 from sessiontree.files.git_command import SnapshotError, split_records
+from sessiontree.files.restore_plan import read_version
 from sessiontree.files.snapshot_store import CommitInfo, SnapshotStore, get_session_refs
 from sessiontree.store.files import discard
 
 DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color")
+MAX_TIPS = 50
+"""Branches that `blame` looks at to find the one that the file on disk belongs to."""
 _BLAME_HEADER = re.compile(rb"([0-9a-f]{40}) \d+ (\d+)")
 
 
@@ -85,11 +88,11 @@ def blame(store: SnapshotStore, path: str, session: str | None = None) -> list[B
     """
     full = os.path.join(store.folder, path)
     tips = store.list_tips(None if session is None else get_session_refs(session))
-    start = next((tip for tip in tips if store.find_version(tip, os.fsencode(path)) is not None), None)
-    if start is None:
-        raise SnapshotError(f"no snapshot has the file {path}")
     if not os.path.isfile(full) or os.path.islink(full):
         raise SnapshotError(f"{path} is not a regular file")
+    start = _choose_start(store, tips, path)
+    if start is None:
+        raise SnapshotError(f"no snapshot has the file {path}")
     on_disk = _commit_file(store, start, path)
     output = store.git.run("--literal-pathspecs", "blame", "--porcelain", on_disk, "--", os.fsencode(path))
     lines: list[tuple[int, str, str]] = []
@@ -103,6 +106,17 @@ def blame(store: SnapshotStore, path: str, session: str | None = None) -> list[B
     commits = sorted({commit for _, commit, _ in lines if commit != on_disk})
     infos = {info.commit: info for info in store.read_commits("--no-walk=unsorted", *commits)} if commits else {}
     return [_build_line(number, text, infos.get(commit)) for number, commit, text in lines]
+
+
+def _choose_start(store: SnapshotStore, tips: Sequence[str], path: str) -> str | None:
+    """Return the newest snapshot with the file as it is on disk, or else the newest one that has the file."""
+    on_disk, newest = read_version(store.folder, os.fsencode(path)), None
+    for tip in tips[:MAX_TIPS]:
+        version = store.find_version(tip, os.fsencode(path))
+        if version is not None and version == on_disk:
+            return tip
+        newest = tip if newest is None and version is not None else newest
+    return newest
 
 
 def _commit_file(store: SnapshotStore, parent: str, path: str) -> str:

@@ -92,12 +92,13 @@ def restore(
     branch: str,
     parent: str | None,
     write_record: WriteRecord,
+    start_parent: str | None = None,
 ) -> RestoreOutcome:
     """Carry out a plan and append its annotation.
 
-    `parent` is the commit of the place, if there is one. A path that changed after the plan was made is kept and
-    reported. Raises `SnapshotError` with no file changed if the state before cannot be saved or a file cannot be
-    prepared.
+    `parent` is the commit of the place and `start_parent` that of the start, if there are any. A path that changed
+    after the plan was made is kept and reported. Raises `SnapshotError` with no file changed if the state before cannot
+    be saved or a file cannot be prepared.
     """
     if plan.missing is not None:
         raise SnapshotError(f"files cannot be restored: {plan.missing}")
@@ -112,7 +113,11 @@ def restore(
         state = snapshots.take()
         details: dict[str, Any] = {"entry": plan.start, "session": session, "prompt": "before a restore"}
         before = store.commit(
-            state.tree, [] if parent is None else [parent], author="person", left_out=state.left_out, **details
+            state.tree,
+            [] if start_parent is None else [start_parent],
+            author="person",
+            left_out=state.left_out,
+            **details,
         )
         store.keep(session, before)
         interrupted = InterruptedRestore(

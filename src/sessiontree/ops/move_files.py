@@ -122,6 +122,7 @@ class FileMover:
             session=self.session.id,
             branch=self.branch.name,
             parent=self._find_parent(plan.place),
+            start_parent=self._find_parent(plan.start),
             write_record=self._write_record,
         )
 
