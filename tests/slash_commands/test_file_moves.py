@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
+from sessiontree.files import restore
+from sessiontree.hooks.events import Notice
+from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
 from sessiontree.slash_commands.controller import SessionController
-from tests.slash_commands.conftest import FakeHost, ScriptedModels, ScriptedUser, make_scripted_model
+from tests.slash_commands.conftest import FakeHost, ScriptedModels, ScriptedUser, make_scripted_model, record_events
 
 
 def build_controller(session: Session, *answers: object, **options: object) -> SessionController:
@@ -134,3 +139,48 @@ async def test_pop_with_files_goes_back_to_the_last_prompt(session: Session, fol
     assert controller.branch.path()[-1].type == "branch_summary"
     done = await controller.submit("/undo --files")
     assert "Restored 2 files." in done.text
+
+
+def interrupt_restore(session: Session, place: str | None) -> None:
+    """Leave the journal of a restore that was killed before it changed a file."""
+    mover = FileMover.find(session.head, FileSettings())
+    plan = mover.plan(place)
+    assert mover.store is not None
+    interrupted = restore.InterruptedRestore(
+        journal=os.path.join(mover.store.path, restore.JOURNALS, "killed.json"),
+        session=session.id,
+        branch=session.head.name,
+        before=mover.log.records[-1].commit,
+        start=plan.start,
+        place=plan.place,
+        changes=plan.changes,
+        token="killed",
+    )
+    with pytest.raises(KeyboardInterrupt), restore._write_journal(interrupted):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("answer", "text"), [("Finish", "1\n"), ("Revert", "2\n")])
+async def test_an_interrupted_restore_is_finished_or_reverted_at_the_next_start(
+    session: Session, folder: Path, answer: str, text: str
+) -> None:
+    person = ScriptedUser(answer)
+    controller = await start(session, ui=person, host=FakeHost())
+    interrupt_restore(session, controller.plan_navigation(await find_second(controller)).new_leaf)
+
+    await controller.start()
+
+    assert person.questions[0][0].startswith("Restoring files was interrupted.")
+    assert (folder / "a").read_text() == text
+    assert FileMover.find(session.head, FileSettings()).find_interrupted() == []
+
+
+async def test_an_interrupted_restore_is_reported_if_there_is_nobody_to_ask(session: Session, folder: Path) -> None:
+    controller = await start(session)
+    interrupt_restore(session, None)
+    events = record_events(controller)
+
+    await controller.start()
+
+    assert any("files recover" in event.text for event in events if isinstance(event, Notice))
+    assert (folder / "a").read_text() == "2\n"

@@ -179,7 +179,7 @@ async def test_help_lists_all_commands_and_explains_one(make_controller: MakeCon
     listed = await run(at, "/help")
 
     assert all(command.usage in listed for command in at.commands)
-    assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
+    assert (await run(at, "/help /pop")).startswith("/pop [PLACE] [--files|--files-only]\nGo back to your last message")
 
 
 async def test_reload_without_a_loader_is_refused(make_controller: MakeController) -> None:

@@ -33,7 +33,7 @@ from sessiontree.files.restore_plan import (
     read_version,
     read_version_for,
 )
-from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore
+from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore, get_stores_folder
 from sessiontree.store.files import close_quietly, discard, write_private
 
 JOURNALS = "restores"
@@ -190,6 +190,17 @@ def find_interrupted(store: SnapshotStore) -> list[InterruptedRestore]:
                 if interrupted is not None:
                     found.append(interrupted)
     return found
+
+
+def has_journals() -> bool:
+    """Return whether any folder has a restore that runs or was killed. Starts no process."""
+    stores = get_stores_folder()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for key in os.listdir(stores):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if os.listdir(os.path.join(stores, key, JOURNALS)):
+                    return True
+    return False
 
 
 def recover(

@@ -35,6 +35,8 @@ from sessiontree.core.place_names import (
     is_label,
 )
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.restore import has_journals
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -64,6 +66,8 @@ from sessiontree.slash_commands.models import ConfiguredModels, Models, get_mode
 from sessiontree.slash_commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 
 Reason = Literal["new", "resume", "fork"]
+RECOVERY_QUESTION = "Restoring files was interrupted. What should happen to them?"
+FINISH_RESTORE, REVERT_RESTORE, KEEP_FOR_LATER = "Finish the restore", "Revert the restore", "Decide later"
 
 
 class SubmitResult(Struct, frozen=True, kw_only=True):
@@ -224,6 +228,7 @@ class SessionController:
         if tracing.is_configured():
             self._stop_tracing = tracing.trace(self.hooks)
         await self.choose_folder()
+        await self.offer_recovery()
         await self.hooks.emit(SessionStart(reason="startup"))
 
     async def close(self) -> None:
@@ -388,6 +393,26 @@ class SessionController:
 
     async def _find_files(self) -> FileMover:
         return await asyncio.to_thread(FileMover.find, self.branch, self.settings.files, self.cwd)
+
+    async def offer_recovery(self) -> None:
+        """Ask whether to finish or revert restores of this session that were killed half way."""
+        if not await asyncio.to_thread(has_journals):
+            return
+        try:
+            mover = await self._find_files()
+            for interrupted in await asyncio.to_thread(mover.find_interrupted):
+                answer = None
+                if self.ui.has_person:
+                    answer = await self.ui.select(RECOVERY_QUESTION, (FINISH_RESTORE, REVERT_RESTORE, KEEP_FOR_LATER))
+                if answer not in (FINISH_RESTORE, REVERT_RESTORE):
+                    text = "restoring files was interrupted; use `sessiontree files recover` with --finish or --revert"
+                    self.hooks.notify_listeners(Notice(level="warning", text=text))
+                    continue
+                choice = "finish" if answer == FINISH_RESTORE else "revert"
+                outcome = await asyncio.to_thread(mover.recover, interrupted, choice)
+                self.hooks.notify_listeners(Notice(level="info", text=outcome.summary))
+        except SnapshotError as error:
+            self.hooks.notify_listeners(Notice(level="warning", text=str(error)))
 
     def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
         """Return a request for a summary by the current model."""
@@ -593,6 +618,7 @@ class SessionController:
         self._attach_agent(model, thinking)
         self.host.refresh()
         await self.choose_folder()
+        await self.offer_recovery()
         await self.hooks.emit(SessionStart(reason=reason, previous_session_file=previous))
         if reason != "fork":
             await self.hooks.emit(Switched(reason=reason, previous_session_file=previous))
