@@ -175,7 +175,7 @@ async def test_an_interrupted_restore_is_finished_or_reverted_at_the_next_start(
     assert FileMover.find(session.head, FileSettings()).find_interrupted() == []
 
 
-async def test_an_interrupted_restore_is_reported_if_there_is_nobody_to_ask(session: Session, folder: Path) -> None:
+async def test_an_interrupted_restore_is_reported_without_a_user(session: Session, folder: Path) -> None:
     controller = await start(session)
     interrupt_restore(session, None)
     events = record_events(controller)
