@@ -202,6 +202,11 @@ def test_usage_of_other_programs_is_converted(given, stored):
         ({"spent": 5}, "unknown keys: spent"),
         ({"input": "5"}, "not a number"),
         ({"input": True}, "not a number"),
+        (dict.fromkeys(("input", "output", "cacheRead", "cacheWrite", "cost", "tokens"), 1), 'ambiguous key "tokens"'),
+        (
+            {**dict.fromkeys(("input", "output", "cacheRead", "cacheWrite", "cost"), 1), "totalTokens": "1"},
+            "not a number",
+        ),
         ({"input": 1, "cost": "cheap"}, "not a number of US dollars"),
         ({"input": 1, "cost": {"total": "cheap"}}, "not a number of US dollars"),
         (5, "not int"),

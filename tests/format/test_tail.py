@@ -11,6 +11,7 @@ from hypothesis import strategies as some
 from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, iter_entries
 from sessiontree.core.heads import Heads
+from sessiontree.core.messages import user
 from sessiontree.core.tree import Tree
 from sessiontree.format import codec, session_reader, tail
 from sessiontree.format.tail import FindAncestors, TailBlock, find_last_activity, read_tail_context, read_tail_heads
@@ -420,3 +421,24 @@ def test_the_search_for_the_last_activity_stops_at_a_limit_and_at_a_header(monke
 
     assert find_last_activity([(build_file(LABEL, {**LABEL, "id": "m"}), 90), (build_file(header(), SAID), 0)]) is None
     assert find_last_activity([(build_file(header(), LABEL), 90), (build_file(header(), SAID), 0)]) is None
+
+
+def test_the_last_line_with_an_id_is_found_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, other, last = entry("a").raw, entry("b", "a").raw, entry("a", "b").raw
+    long = entry("a", "b", user("x" * 5000)).raw
+    data = b"".join(line + b"\n" for line in (first, other, last, b'{"id":"a" damaged', long))
+    monkeypatch.setattr(tail, "LINE_LIMIT", 4000)
+
+    found = tail.find_entry([(data, 500), (first + b"\n", 0)], "a")
+
+    assert found is not None
+    assert (found.raw, found.parent) == (last, "b")
+    assert tail.find_entry([(data, 500)], "c") is None
+
+
+def test_a_header_is_not_the_entry_with_its_id() -> None:
+    assert tail.find_entry([(build_file({**header(), "id": "a"}), 0)], "a") is None
+
+
+def test_a_session_without_lines_has_no_tail() -> None:
+    assert tail.find_tail([], 0) is None

@@ -318,7 +318,7 @@ class Tree:
                 detached[min(cycle, key=self._by_id.__getitem__)] = None
             resolved.update(walk)
         self._detached, self._missing_parents, self._children, self._real_ancestors = detached, missing, None, {}
-        self.is_sound = not detached and len(self._by_id) == self._count
+        self.is_sound = not detached and len(self._by_id) == self._count - self._first
         self._must_resolve_parents = False  # last, so an interrupt before this line repeats the work
 
     def __repr__(self) -> str:
@@ -341,13 +341,13 @@ class Tree:
 
     def __iter__(self) -> Iterator[Entry]:
         """The effective entries in file order, without shadowed ones."""
-        if len(self._by_id) == self.count:
+        if self.count == len(self._by_id):
             return iter(self.entries)
         return map(self.get_at_position, sorted(self._by_id.values()))
 
     def iter_ids(self) -> Iterable[EntryId]:
         """The ids of the effective entries, in file order."""
-        if len(self._by_id) == self.count:
+        if self.count == len(self._by_id):
             return self._by_id
         return sorted(self._by_id, key=self._by_id.__getitem__)
 
@@ -460,6 +460,7 @@ class Tree:
 
     def find_leaves(self) -> list[EntryId]:
         """Return the entries that no other continues, in file order. Annotations do not count."""
+        self.load()
         if self._must_resolve_parents:
             self._resolve_parents()
         # Within a chain, every entry but the last is continued by the next one.

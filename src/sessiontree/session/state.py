@@ -287,12 +287,12 @@ class SessionState:
         """Apply lines that other writers appended at `cursor`, and return their entries."""
         items = self.reader.feed(chunk.data)
         before, heads = self.tree.end, set(self.heads.heads.values())
-        if chunk.data:
-            self.cursor_before_others = self.cursor
-        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
         self._add_items(items)
         entries = self.tree.get_entries_since(before)
         self._update_heads(heads.difference(entry.id for entry in entries))
+        if chunk.data:
+            self.cursor_before_others = self.cursor
+        self.cursor, self.unfinished = chunk.cursor, chunk.unfinished
         return entries
 
     def replace_state(self, other: SessionState) -> Sequence[Entry]:
@@ -311,10 +311,10 @@ class SessionState:
         self.reader.add_written(items, lines)
         tree = self.tree
         before, heads = tree.end, self.heads.heads
-        self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
         self._add_items(items)
         if self.heads.heads is not heads:  # a head record moved them
             self._update_heads(set(heads.values()))
+        self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
         return tree.get_entries_since(before)
 
     def add_written_message(
