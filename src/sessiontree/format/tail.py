@@ -67,10 +67,10 @@ def find_tail(blocks: Iterable[tuple[bytes, int]], header_end: int) -> Tail | No
         kept.append((data, start))
         if _has_full_record(data):
             return _join_blocks(kept, has_record=True)
-        if size >= MAX_TAIL_SIZE:
-            return _join_blocks(kept[:enough], has_record=False)
         if size < MIN_TAIL_SIZE or not enough:
             enough = len(kept)
+        if size >= MAX_TAIL_SIZE:
+            return _join_blocks(kept[:enough], has_record=False)
     return None
 
 
