@@ -442,11 +442,3 @@ def test_a_header_is_not_the_entry_with_its_id() -> None:
 
 def test_a_session_without_lines_has_no_tail() -> None:
     assert tail.find_tail([], 0) is None
-
-
-def test_one_very_long_last_line_is_a_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "WHOLE_SIZE", 0)
-    monkeypatch.setattr(tail, "MAX_TAIL_SIZE", 10)
-    line = entry("b", "a").raw + b"\n"
-
-    assert tail.find_tail([(line, 500), (line, 300)], 100) == (line, 500, False)

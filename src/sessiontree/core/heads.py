@@ -481,13 +481,6 @@ def is_activity(entry: Entry) -> bool:
     return data is not None and "from" in data
 
 
-def names_branch(item: Entry | Chain) -> bool:
-    """Return whether lines name their branch, or other branches, instead of continuing the line before."""
-    return item.branch is not UNSET or (
-        isinstance(item, Entry) and (item.type == "branch_point" or item.is_head_record)
-    )
-
-
 def is_full_record(entry: Entry) -> bool:
     """Return whether a line is a head record that alone determines all heads and the current branch."""
     data = _read_record_data(entry) if entry.is_head_record else None

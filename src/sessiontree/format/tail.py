@@ -36,21 +36,16 @@ REPLAY_LIMIT = 4096
 WHOLE_SIZE = 1 << 18
 """A session of up to this many bytes is read as a whole."""
 
-MIN_TAIL_SIZE = 1 << 18
-"""How much is read of a session without head records, in bytes."""
-
 MAX_TAIL_SIZE = 1 << 24
-"""How far back a head record is searched for, in bytes."""
+"""How far back a head record is searched for, in bytes. A session without one is read as a whole."""
 
 
 class Tail(NamedTuple):
-    """The lines at the end of a session that determine its heads."""
+    """The lines at the end of a session that determine its heads: the last full head record is among them."""
 
     data: bytes
     start: int
     """The offset of the first line."""
-    has_record: bool
-    """Whether they include a full head record. Otherwise they determine the heads only if no line names a branch."""
 
 
 def find_tail(blocks: Iterable[tuple[bytes, int]], header_end: int) -> Tail | None:
@@ -58,24 +53,16 @@ def find_tail(blocks: Iterable[tuple[bytes, int]], header_end: int) -> Tail | No
 
     `blocks` are whole lines, the last ones first, each with its offset.
     """
-    kept: list[tuple[bytes, int]] = []
-    size, enough = 0, 0
+    kept: list[bytes] = []
+    size = 0
     for data, start in blocks:
         size += len(data)
-        if start < header_end or (not kept and start + size <= WHOLE_SIZE):
-            return None
-        kept.append((data, start))
+        if start < header_end or start + size <= WHOLE_SIZE or size > MAX_TAIL_SIZE:
+            break
+        kept.append(data)
         if _has_full_record(data):
-            return _join_blocks(kept, has_record=True)
-        if size < MIN_TAIL_SIZE or not enough:
-            enough = len(kept)
-        if size >= MAX_TAIL_SIZE:
-            return _join_blocks(kept[:enough], has_record=False)
+            return Tail(b"".join(reversed(kept)), start)
     return None
-
-
-def _join_blocks(blocks: list[tuple[bytes, int]], *, has_record: bool) -> Tail:
-    return Tail(b"".join([data for data, _ in reversed(blocks)]), blocks[-1][1], has_record)
 
 
 def _has_full_record(data: bytes) -> bool:

@@ -20,7 +20,6 @@ from sessiontree.core.heads import (
     SkippedEntries,
     find_unreadable,
     is_full_record,
-    names_branch,
     skip_unreadable,
 )
 from sessiontree.core.place_names import resolve_place
@@ -42,9 +41,6 @@ GROWTH = 3
 
 MAX_PARTIAL_SIZE = 1 << 26
 """Earlier lines are read in blocks up to this many bytes; if more are needed, all are."""
-
-MANY_LINES = 1 << 20
-"""Counted as lines since the last head record if a session has none, so that the next write adds one."""
 
 
 class NeedsEarlierLines(InvalidOperation):
@@ -114,16 +110,10 @@ class SessionState:
         )
         items = self.reader.feed(tail.data)
         self.tree, self.heads = Tree(items, earlier=self), Heads(partial(self.load_to, None))
-        if self.tree.needs_whole or not items:
+        if self.tree.needs_whole:
             return False
-        if tail.has_record:
-            last = max(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
-            items = items[last:]
-        elif self._names_branches():
-            return False
-        else:
-            self.heads.lines_since_record = MANY_LINES
-        return self._try_replay(items) and self._check_loaded_heads(set(self.heads.heads.values()))
+        record = max(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
+        return self._try_replay(items[record:]) and self._check_loaded_heads(set(self.heads.heads.values()))
 
     def _try_replay(self, items: Sequence[Entry | Chain]) -> bool:
         """Apply lines to the heads of a partial state. Return `False` if they depend on lines before it."""
@@ -135,16 +125,6 @@ class SessionState:
             return False
         finally:
             self._is_replaying = False
-
-    def _names_branches(self) -> bool:
-        """Return whether a line names a branch, as lines of peers do not. Reads all lines, but keeps none."""
-        reader, read = SessionReader(self.store.location, self.store.fetch), None
-        while read != self.cursor:
-            chunk = self.store.read(read, before=self.cursor, limit=READ_SIZE)
-            if any(map(names_branch, reader.feed(chunk.data))):
-                return True
-            read = chunk.cursor
-        return False
 
     def _check_loaded_heads(self, heads: set[EntryId | None]) -> bool:
         """Return whether those of `heads` that are loaded can be read, and note the others in `missing_heads`."""

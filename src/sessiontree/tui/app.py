@@ -276,7 +276,7 @@ class SessionApp(OrderedKeysApp[None]):
             if warning is not None:
                 self.ui.notify(warning, "warning")
             await controller.set_model(model)
-            if not controller.session.tree.real_count:
+            if not controller.session.tree.has_real_entries:
                 controller.agent.thinking = self.options.settings.thinking
         except SessionTreeError as error:
             footer.model_note = "no model"

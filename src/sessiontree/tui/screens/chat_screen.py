@@ -160,7 +160,7 @@ class ChatScreen(Screen[None]):
         self.update_footer()
 
     def _format_welcome(self) -> str:
-        if self.controller is not None and self.controller.session.tree.real_count:
+        if self.controller is not None and self.controller.session.tree.has_real_entries:
             return "Start of the session. Your next message starts a new path; /undo returns to the old one."
         hints = ["New session. Type a message", "/help for commands", format_hints(self, ("hotkeys", "for keys"))]
         return " · ".join(filter(None, hints))

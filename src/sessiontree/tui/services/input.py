@@ -227,7 +227,7 @@ class DraftFile:
 
     @property
     def _is_new(self) -> bool:
-        return not self.session.tree.real_count
+        return not self.session.tree.has_real_entries
 
     def _write(self, draft: EditorDraft) -> None:
         new_in = self.session.cwd if self._is_new else None

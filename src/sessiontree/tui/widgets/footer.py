@@ -74,7 +74,7 @@ class UsageCounter:
             self.count = known = UsageCount(session=session)
         elif known.context_tokens is not None and (known.leaf, known.entries) == (leaf, session.tree.count):
             return
-        if session.tree.count < THREAD_ENTRIES:
+        if not session.tree.is_partial and session.tree.count < THREAD_ENTRIES:
             self.count = _count_usage(known, session, leaf)
         elif not self._is_counting:
             self._is_counting = True
