@@ -178,6 +178,38 @@ def append_far(large: str, small: str, source: str) -> dict[str, Any]:
             Path(f"{file}.lock").unlink(missing_ok=True)
 
 
+def first_prompt(file: str) -> dict[str, Any]:
+    """Open a session and run an agent until its first request leaves, and measure the memory."""
+    import asyncio
+
+    return asyncio.run(_first_prompt(file))
+
+
+async def _first_prompt(file: str) -> dict[str, Any]:
+    from sessiontree.model.base import ModelInfo, Request
+    from sessiontree.model.scripted import ScriptedModel
+
+    class WatchedModel(ScriptedModel):
+        left = 0.0
+
+        def stream(self, request: Request) -> Any:
+            self.left = perf_counter()
+            return super().stream(request)
+
+    # A window that no context of the corpus fills: otherwise the agent compacts first, which needs the whole path.
+    info = ModelInfo(provider="bench", model="scripted", context_window=100_000_000)
+    await st.Agent(st.memory().head, ScriptedModel(["ready"])).run("imports are not counted")
+    gc.collect()
+    before = memory("VmRSS")
+    model = WatchedModel(["fine"], info=info)
+    start = perf_counter()
+    session = st.open(file, durability="none")
+    outcome = await st.Agent(session.head, model).run("What is next?")
+    added = memory("VmHWM") - before
+    session.close()
+    return {"seconds": model.left - start, "peak": added, "ok": outcome.ok}
+
+
 def fork(file: str, scratch: str) -> dict[str, Any]:
     """Fork the path of the current leaf, with and without opening the source."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
@@ -298,7 +330,7 @@ def memory(key: str) -> float:
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
-    task.__name__: task for task in (context, open_tree, append, append_far, agent_turns, fork, sessions)
+    task.__name__: task for task in (context, open_tree, append, append_far, first_prompt, agent_turns, fork, sessions)
 }
 
 if __name__ == "__main__":

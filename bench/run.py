@@ -21,7 +21,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -76,6 +77,20 @@ ROWS = (
     Row("list-warm", "list {sessions} sessions, warm", "list warm", "pi list", 150, 300),
     Row("fork", "fork a path of {middle}", "fork", "pi fork", 3, 5),
     Row("flat", "append at {large} against 1,000", "append far", "append near", 1.2, 1, more=False),
+    Row("append-command", "`append` in {large} against 1,000", "append large", "append short", 1.5, 1.1, more=False),
+    Row("label-command", "`label` likewise", "label large", "label short", 1.5, 1.1, more=False),
+    Row("branches-command", "`branches` likewise", "branches large", "branches short", 2, 1.2, more=False),
+    Row("navigate-command", "`navigate HEAD~1` likewise", "navigate large", "navigate short", 2, 1.2, more=False),
+    Row(
+        "prompt",
+        "first prompt of an agent, to its request, in {large} against {small}",
+        "prompt large",
+        "prompt small",
+        1.5,
+        1.2,
+        more=False,
+    ),
+    Row("prompt-memory", "memory added by that, at its peak", "prompt peak", None, 40, 40, more=False, unit="MB"),
     Row("disk", "disk used against payload", "disk", None, 1.1, 1, more=False, unit="x"),
     Row(
         "agent",
@@ -248,6 +263,8 @@ class Bench:
             self.measure_listing,
             lambda: {"pi list": self.real_pi("sessions")["seconds"]},
             lambda: self.measure_far_appends(large, small),
+            lambda: self.measure_commands(large, small),
+            lambda: self.measure_first_prompt(large, small),
             self.measure_agent,
             self.measure_swarms,
             self.measure_server,
@@ -304,6 +321,44 @@ class Bench:
                 target.writelines(line for _, line in zip(range(1001), source, strict=False))
             found = self.ours("append_far", large=large, small=short, source=small)
         return {"append far": statistics.median(found["far"]), "append near": statistics.median(found["near"])}
+
+    def measure_commands(self, large: str, small: str) -> Values:
+        """Run commands in a long and in a short session, in turn. The first append adds a head record to each."""
+        commands = {
+            "append": ["--role", "user", "What is next?"],
+            "label": ["HEAD", "here"],
+            "branches": [],
+            "navigate": ["HEAD~1"],
+        }
+        times: dict[str, list[float]] = {}
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            short = os.path.join(folder, "short.jsonl")
+            with open(small, "rb") as source, open(short, "wb") as target:
+                target.writelines(line for _, line in zip(range(1001), source, strict=False))
+            with restored(large):
+                for file in (large, short):
+                    time_command([self.command, "append", file, *commands["append"]])
+                for _ in range(5):
+                    for name, arguments in commands.items():
+                        for file, which in ((large, "large"), (short, "short")):
+                            seconds = time_command([self.command, name, file, *arguments])
+                            times.setdefault(f"{name} {which}", []).append(seconds)
+        return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+    def measure_first_prompt(self, large: str, small: str) -> Values:
+        """Run the first prompt of an agent in a long and in a short session that end alike and have a head record."""
+        found: dict[str, list[Any]] = {large: [], small: []}
+        with restored(large), restored(small):
+            for file in (large, small):
+                time_command([self.command, "append", file, "--role", "user", "What is next?"])
+            for _ in range(3):
+                for file, answers in found.items():
+                    answers.append(self.ours("first_prompt", file=file))
+        return {
+            "prompt large": compute_median(found[large], "seconds"),
+            "prompt small": compute_median(found[small], "seconds"),
+            "prompt peak": compute_median(found[large], "peak"),
+        }
 
     def summarize_fork(self, who: str, answers: Sequence[Any]) -> Values:
         return {
@@ -375,6 +430,17 @@ def run_measurement(command: Sequence[str], environment: dict[str, str] | None =
         said = done.stderr.strip().splitlines()
         raise Skip(f"{Path(command[1]).name} {command[2]} failed: {said[-1] if said else done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def restored(file: str) -> Generator[None]:
+    """Cut off the lines that the body appends to a session, and delete its lock."""
+    size = os.path.getsize(file)
+    try:
+        yield
+    finally:
+        os.truncate(file, size)
+        Path(f"{file}.lock").unlink(missing_ok=True)
 
 
 def time_command(command: Sequence[str], times: int = 1) -> float:

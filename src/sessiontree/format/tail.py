@@ -36,7 +36,7 @@ REPLAY_LIMIT = 4096
 WHOLE_SIZE = 1 << 18
 """A session of up to this many bytes is read as a whole."""
 
-MAX_TAIL_SIZE = 1 << 24
+MAX_TAIL_SIZE = 1 << 22
 """How far back a head record is searched for, in bytes. A session without one is read as a whole."""
 
 
