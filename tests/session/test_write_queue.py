@@ -193,3 +193,9 @@ async def test_a_failed_sync_of_an_async_session_fails_the_appends_that_share_it
     assert [type(outcome) for outcome in outcomes] == [st.Entry, *[st.StoreError] * 3]
     assert [entry.text for entry in session.session.head.path()] == ["first"]
     await session.close()
+
+
+async def test_a_session_in_memory_needs_no_thread() -> None:
+    session = st.memory()
+
+    assert await run_write(session, threading.get_ident) == threading.get_ident()

@@ -28,8 +28,11 @@ MAX_THREADS = 64
 async def run_write(session: Session, write: Callable[[], T]) -> T:
     """Call `write`, which writes to `session`, in a thread, and return its result.
 
-    Calls for one session are made in order. If the task is cancelled, a call that has not started is dropped.
+    Calls for one session are made in order. If the task is cancelled, a call that has not started is dropped. A session
+    in memory needs no thread.
     """
+    if not session.store.is_blocking:
+        return write()
     queue = _queues.get(session)
     if queue is None:
         queue = _queues.setdefault(session, _WriteQueue())

@@ -84,6 +84,8 @@ class Store(Protocol):
     """The session's file, if the session is a file on this machine."""
     is_persistent: bool = True
     """Whether the session can be opened again by its `location`."""
+    is_blocking: bool = True
+    """Whether calls may wait for a disk or a network, so that coroutines need a thread for them."""
     torn_files: Sequence[str] = ()
     """Files that incomplete last lines and batches were moved to."""
 

@@ -13,6 +13,7 @@ class MemoryStore(Store):
     """A session in memory."""
 
     is_persistent = False
+    is_blocking = False
 
     def __init__(self, location: str = "memory") -> None:
         self.location = location
