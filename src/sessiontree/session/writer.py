@@ -388,6 +388,7 @@ class SessionWriter(SessionBase):
         super().__init__(store)
         self._builder = EntryBuilder(new_id, now)
         self._group_commit = GroupCommit()
+        self._shares_syncs = store.syncs_appends
         self._has_written = False
         self._is_closed = False
         self._read_only = read_only
@@ -421,7 +422,7 @@ class SessionWriter(SessionBase):
         """
         if extra is not None or parent is not UNSET or not isinstance(body, Message):
             return self._write((body if extra is None else Item(body, extra),), parent, branch, expected)[0]
-        if get_ident() != group_commit.main_thread and self._is_write_waiting():
+        if self._shares_syncs and get_ident() != group_commit.main_thread and self._is_write_waiting():
             write = partial(SessionWriter.append, self, body, branch=branch, expected=expected)
             return self._group_commit.run(write, self.share_sync)
         # The common case, a message at the head of a branch, takes fewer steps.
@@ -533,7 +534,7 @@ class SessionWriter(SessionBase):
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
     ) -> Sequence[Entry]:
-        if get_ident() != group_commit.main_thread and self._is_write_waiting():
+        if self._shares_syncs and get_ident() != group_commit.main_thread and self._is_write_waiting():
             return self._group_commit.run(lambda: self._write(items, parent, branch, expected), self.share_sync)
         with self._mutex:
             state = self._prepare_write()

@@ -86,6 +86,8 @@ class Store(Protocol):
     """Whether the session can be opened again by its `location`."""
     is_blocking: bool = True
     """Whether calls may wait for a disk or a network, so that coroutines need a thread for them."""
+    syncs_appends: bool = False
+    """Whether every append waits for a sync, which several can share: see `share_sync`."""
     torn_files: Sequence[str] = ()
     """Files that incomplete last lines and batches were moved to."""
 

@@ -80,8 +80,6 @@ class JsonlStore(Store):
     """Reads ranges of a session file without a store, for listings and searches."""
     _fd: int | None = None
     _read_fd: int | None = None
-    _group: SyncGroup | None = None
-    """The appends that share the next sync, if a thread does several."""
 
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.location = path
@@ -90,10 +88,12 @@ class JsonlStore(Store):
                 f"durability {durability!r} not found; choose one of {', '.join(get_args(Durability))}"
             )
         self.durability: Durability = durability
-        self._sync_on_append = durability == "fsync"
+        self.syncs_appends = durability == "fsync"
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
+        self._group: SyncGroup | None = None
+        """The appends that share the next sync, if a thread does several."""
         try:
             # Processes that reach the file through different links must use the same lock.
             self._real_path = os.path.realpath(path)
@@ -411,7 +411,7 @@ class JsonlStore(Store):
             except BaseException:
                 self._roll_back_part(fd, data, at)
                 raise
-            if self._sync_on_append and group is None:
+            if self.syncs_appends and group is None:
                 self._sync(fd, data, at)
             try:
                 end = os.lseek(fd, 0, os.SEEK_CUR)
@@ -455,7 +455,7 @@ class JsonlStore(Store):
     @contextmanager
     def share_sync(self) -> Generator[SyncGroup]:
         group = SyncGroup()
-        if not self._sync_on_append or self._group is not None:
+        if not self.syncs_appends or self._group is not None:
             yield group
             return
         try:
@@ -538,7 +538,7 @@ class JsonlStore(Store):
         except BaseException:
             self._roll_back(fd, tail, start)
             raise
-        if self._sync_on_append:
+        if self.syncs_appends:
             self._sync(fd, tail, start)
 
     def get_modified_time(self) -> int:
