@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -199,3 +201,30 @@ async def test_a_session_in_memory_needs_no_thread() -> None:
     session = st.memory()
 
     assert await run_write(session, threading.get_ident) == threading.get_ident()
+
+
+FORK_CODE = """
+import asyncio, os, sys
+import sessiontree as st
+from sessiontree.session.write_queue import run_write
+
+session = st.open(sys.argv[1])
+asyncio.run(run_write(session, lambda: session.append(st.user("parent"))))
+child = os.fork()
+if child == 0:
+    asyncio.run(run_write(session, lambda: session.append(st.user("child"))))
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_forked_process_has_its_own_threads(session: st.Session) -> None:
+    session.close()
+
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_CODE, str(session.file)], capture_output=True, text=True, timeout=60
+    )
+
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    with st.open(str(session.file), read_only=True) as again:
+        assert [entry.text for entry in again.head.path()] == ["first", "parent", "child"]

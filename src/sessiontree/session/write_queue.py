@@ -7,6 +7,7 @@ has started always ends, even if the task that awaits it is cancelled.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -114,3 +115,12 @@ def _get_executor() -> ThreadPoolExecutor:
 
 
 _queues: WeakKeyDictionary[Session, _WriteQueue] = WeakKeyDictionary()
+
+
+def _reset_after_fork() -> None:
+    """In a forked child: the threads of the parent do not exist."""
+    _queues.clear()
+    _get_executor.cache_clear()
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
