@@ -29,6 +29,8 @@ def switch_to_label(session: st.Session) -> None:
     session.switch("start")
 
 
+TWO_ARMS = [st.Arm(name="a", prompt="a"), st.Arm(name="b", prompt="b")]
+
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     # sessions
     "text instead of a message": (
@@ -183,6 +185,31 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a value in place of an output type": (
         lambda s: st.Agent(s, script()).run_sync("Go", output=object()),
         "cannot be an output type: ",
+    ),
+    # fan-outs and experiments
+    "one prompt in place of variants": (
+        lambda s: st.run_sync(st.fan_out(s, "HEAD", "one", model=script())),
+        "variants is a list of prompts or st.Variant, not 'one' (str)",
+    ),
+    "a number as a variant": (
+        lambda s: st.run_sync(st.fan_out(s, "HEAD", [3], model=script())),
+        "a variant is a prompt or an st.Variant, not 3 (int)",
+    ),
+    "a fan-out with an unknown model": (
+        lambda s: st.run_sync(st.fan_out(s, "HEAD", ["one"], model="nobody:nothing")),
+        "provider 'nobody' not found",
+    ),
+    "prompts in place of arms": (
+        lambda s: st.run_sync(st.experiment(s, "HEAD", ["short", "long"], model=script())),
+        'an arm is an st.Arm(name="…", prompt="…"), not \'short\' (str)',
+    ),
+    "an experiment with an unknown model": (
+        lambda s: st.run_sync(st.experiment(s, "HEAD", TWO_ARMS, model="nobody:nothing")),
+        "provider 'nobody' not found",
+    ),
+    "an experiment with a number as a tool": (
+        lambda s: st.run_sync(st.experiment(s, "HEAD", TWO_ARMS, model=script(), tools=[3])),
+        "a tool is a function or an st.Tool, not 3 (int)",
     ),
     # swarms
     "a number in place of a budget": (

@@ -677,7 +677,7 @@ def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> Non
     elsewhere = source.fork(whole=True, at="here", name="copy")
 
     assert fork.read_lines()[1:] == source.read_lines()[1:]
-    assert [(b.name, b.head) for b in fork.branches] == [(b.name, b.head) for b in source.branches]
+    assert [(b.name, b.leaf) for b in fork.branches] == [(b.name, b.leaf) for b in source.branches]
     assert fork.head.leaf == source.head.leaf
     assert (elsewhere.head.leaf, elsewhere.name) == (source.resolve_place("here"), "copy")
 

@@ -116,7 +116,7 @@ def read_everything(file: Path) -> None:
                 st.build_context(session.tree, entry.id)
         for branch in session.branches:
             with suppress(SessionTreeError):
-                st.explain(session.tree, branch.head)
+                st.explain(session.tree, branch.leaf)
         assert session.read_lines()
     with st.open(file, durability="none") as session:
         session.append(st.user("and on"))

@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.agent.agent_input import describe_value, resolve_model
 from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
+from sessiontree.config import Config
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.place_names import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
@@ -32,8 +34,8 @@ DEFAULT_OPTIONS = AgentOptions()
 class Variant(BranchTask, frozen=True, kw_only=True):
     """One way to continue."""
 
-    model: Model | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    """By default the model that all variants share."""
+    model: Model | str | None = None
+    """The model or its name; by default the model that all variants share."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -48,7 +50,7 @@ async def fan_out(
     place: Place,
     variants: Iterable[Variant | str],
     *,
-    model: Model | None = None,
+    model: Model | str | None = None,
     options: AgentOptions = DEFAULT_OPTIONS,
     hooks: Hooks | None = None,
     watch: VariantListener | None = None,
@@ -59,9 +61,9 @@ async def fan_out(
     exception becomes the cause of that error. Cancelling the call aborts all variants and waits until they have
     written their entries. Raises `InvalidOperation` and writes nothing if a variant cannot start.
     """
-    tasks = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
+    tasks = _read_variants(variants)
     leaf = session.resolve_place(place)
-    models = _pick_models(tasks, model)
+    models = _pick_models(tasks, model, options.settings, Hooks() if hooks is None else hooks)
     names = _pick_branch_names(session, tasks)
     if any(task.prompt is None for task in tasks) and not build_shared_context(session.tree, leaf).awaits_answer:
         raise InvalidOperation("no message to answer at this place: give every variant a prompt")
@@ -94,14 +96,23 @@ def _wrap_error(error: Exception) -> SessionTreeError:
     return fault
 
 
-def _pick_models(tasks: Sequence[Variant], default: Model | None) -> list[Model]:
+def _read_variants(variants: Iterable[Variant | str]) -> list[Variant]:
+    if isinstance(variants, str | Variant):
+        raise InvalidOperation(f"variants is a list of prompts or st.Variant, not {describe_value(variants)}")
+    tasks = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
+    for task in tasks:
+        if not isinstance(task, Variant):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f"a variant is a prompt or an st.Variant, not {describe_value(task)}")
     if not tasks:
         raise InvalidOperation("no variants given")
-    models = [task.model or default for task in tasks]
-    found = [model for model in models if model is not None]
-    if len(found) < len(models):
+    return tasks
+
+
+def _pick_models(tasks: Sequence[Variant], default: Model | str | None, settings: Config, hooks: Hooks) -> list[Model]:
+    chosen = [task.model or default for task in tasks]
+    if None in chosen:
         raise InvalidOperation("a variant has no model, and no default model is set")
-    return found
+    return [resolve_model(model, settings, hooks) for model in chosen]
 
 
 def _pick_branch_names(session: Session, tasks: Sequence[Variant]) -> list[str]:

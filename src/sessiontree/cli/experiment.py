@@ -499,7 +499,7 @@ async def _run_variants(running: RunningController, at: str, variants: list[Vari
 
 def _print_attempt(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
     outcome, branch = attempt.outcome, attempt.branch
-    model = None if variant.model is None else variant.model.info.name
+    model = variant.model if variant.model is None or isinstance(variant.model, str) else variant.model.info.name
     error = str(outcome.error) if outcome.error else "cancelled" if outcome.cancelled else None
     if as_json:
         wire = {"branch": branch.name, "head": branch.leaf, "prompt": variant.prompt, "model": model}

@@ -373,7 +373,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, sho
                 "branches": [
                     {
                         "name": info.name,
-                        "head": info.head,
+                        "head": info.leaf,
                         "entryCount": info.entry_count,
                         "createdAt": info.created_at,
                         "description": info.description,
@@ -397,7 +397,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, sho
             [
                 mark,
                 escape_line(info.name),
-                format_id(info.head),
+                format_id(info.leaf),
                 str(info.entry_count),
                 escape_line(format_local_time(info.created_at)),
                 escape_line(info.description or ""),

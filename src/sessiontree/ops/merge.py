@@ -175,8 +175,8 @@ def find_other_branches(into: Branch, winner: Branch) -> list[Branch]:
         for info in session.branches
         if info.name not in (into.name, winner.name)
         and not info.archived
-        and info.head in session.tree
-        and _is_descendant(session, info.head, start)
+        and info.leaf in session.tree
+        and _is_descendant(session, info.leaf, start)
     ]
 
 

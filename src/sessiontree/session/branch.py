@@ -52,7 +52,7 @@ class BranchInfo(Struct, frozen=True, kw_only=True):
     """A branch in a listing."""
 
     name: str
-    head: EntryId | None
+    leaf: EntryId | None
     entry_count: int
     """The number of entries on its path."""
     created_at: str
@@ -251,7 +251,7 @@ class BranchOperations(SessionWriter):
         info = self.heads.info.get(name)
         return BranchInfo(
             name=name,
-            head=head,
+            leaf=head,
             entry_count=0 if head is None else lengths.get(head, 0),
             created_at=info.created if info else self.header.timestamp,
             description=info.description if info else None,

@@ -256,7 +256,7 @@ async def _run_branches(controller: SessionController, args: Sequence[str]) -> C
 
     for info in session.branches:
         if not info.archived:
-            add_row("*" if info.name == controller.branch.name else "", info.name, info.head, info.entry_count)
+            add_row("*" if info.name == controller.branch.name else "", info.name, info.leaf, info.entry_count)
     for found in session.unnamed_leaves:
         add_row("", f"({found.suggested_name})", found.leaf, found.entry_count)
     text = format_table(rows)

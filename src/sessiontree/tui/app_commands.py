@@ -119,11 +119,11 @@ async def _choose_branch(controller: SessionController) -> str | None:
     infos = [info for info in session.branches if not info.archived]
     width = max(len(info.name) for info in infos)
     for info in infos:
-        head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
+        head = session.tree[info.leaf] if info.leaf is not None and info.leaf in session.tree else None
         last = "(empty)" if head is None else make_excerpt(format_entry_row(head), 60)
         mark = "●" if info.name == controller.branch.name else " "
         entries = pluralize(info.entry_count, "entry", "entries")
-        shown[f"{mark} {info.name.ljust(width)}  {format_id(info.head)}  {entries:>13}  {last}"] = info.name
+        shown[f"{mark} {info.name.ljust(width)}  {format_id(info.leaf)}  {entries:>13}  {last}"] = info.name
     chosen = await controller.ui.select("Switch to branch", list(shown))
     return None if chosen is None else f"/switch {quote_word(shown[chosen])}"
 

@@ -35,7 +35,7 @@ def open_session(visit: Visit, site: DashboardSite, id: str, view: str = "talk")
 
 def read_heads(session: Session) -> dict[str, str | None]:
     session.refresh()
-    return {branch.name: branch.head for branch in session.branches}
+    return {branch.name: branch.leaf for branch in session.branches}
 
 
 def switch_branch(page: Any, session: Session, name: str) -> None:

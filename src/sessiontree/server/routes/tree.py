@@ -205,7 +205,7 @@ def build_branch_list(session: Session, limit: int, cursor: str | None) -> schem
 def _build_branch(info: BranchInfo) -> schemas.BranchResponse:
     return schemas.BranchResponse(
         name=info.name,
-        head=info.head,
+        head=info.leaf,
         entry_count=info.entry_count,
         created_at=info.created_at,
         description=info.description,

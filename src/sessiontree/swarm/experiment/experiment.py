@@ -12,10 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
+from sessiontree.agent.agent_input import describe_value, resolve_tools
 from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
@@ -103,12 +104,12 @@ OnProgress: TypeAlias = Callable[[RunProgress], None]
 class ExperimentOptions(TypedDict, total=False):
     """Options of the runs. The session stores only the names of the tools."""
 
-    model: Model | None
-    """The model of arms that name none."""
+    model: Model | str | None
+    """The model of arms that name none, or its name."""
     model_of: Callable[[str], Model] | None
     """Finds models by name. Default: the configured models."""
-    tools: Sequence[Tool]
-    """The tools of the runs. A resumed experiment uses the ones in its plan."""
+    tools: Sequence[Tool | Callable[..., Any]]
+    """The tools of the runs, or plain functions. A resumed experiment uses the ones in its plan."""
     hooks: Hooks | None
     settings: Config | None
     concurrency: int
@@ -196,7 +197,7 @@ class Experiment:
             better=_get_direction(metric, scorers),
             scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
             seed=seed,
-            tools=[tool.name for tool in options.get("tools", ())],
+            tools=list(resolve_tools(options.get("tools", ()))),
         )
         _check_place(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
@@ -257,7 +258,9 @@ class Experiment:
         queue = deque(log.list_pending(self._plan))
         if any(pending.finished is None for pending in queue):
             self._tools = select_original_tools(
-                f"experiment {self.name}", self._plan.tools, self._options.get("tools", ())
+                f"experiment {self.name}",
+                self._plan.tools,
+                list(resolve_tools(self._options.get("tools", ())).values()),
             )
         self._done_count = self._plan.total - len(queue)
         before = log.compute_spent(self._plan, self.session.heads.heads)
@@ -408,6 +411,9 @@ def check_experiment(
     check_scorer_names(scorers)
     _check_options(options)
     _get_direction(metric, scorers)
+    for arm in arms:
+        if not isinstance(arm, Arm):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f'an arm is an st.Arm(name="…", prompt="…"), not {describe_value(arm)}')
     names = [arm.name for arm in arms]
     if runs < 1:
         raise InvalidOperation(f"an experiment needs at least 1 run of each arm, not {runs}")
@@ -436,14 +442,14 @@ def find_plan(session: Session, name: str) -> ExperimentPlan:
 
 
 def _find_model(model: str | Model | None, options: ExperimentOptions) -> Model:
+    default, find_model = options.get("model"), options.get("model_of")
     if model is None:
-        model = options.get("model")
+        model = default
         if model is None:
             raise InvalidOperation("an arm has no model; set one for the arm or for the experiment")
     if not isinstance(model, str):
         return model
-    default, find_model = options.get("model"), options.get("model_of")
-    if default is not None and default.info.name == model:
+    if default is not None and not isinstance(default, str) and default.info.name == model:
         return default
     if find_model is None:
         from sessiontree.slash_commands.models import ConfiguredModels
