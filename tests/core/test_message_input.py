@@ -316,6 +316,10 @@ def test_an_image_that_a_model_made_is_not_sent_back():
     assert describe_unsent({"role": "assistant", "content": [PNG, TEXT]}) is None
     assert find_unsent_blocks({"role": "assistant", "content": "hi"}) == []
     assert find_unsent_blocks({"role": "user", "content": [3]}) == ["int"]
+    openai = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    assert find_unsent_blocks(openai) == ["tool_calls"]
+    assert find_unsent_blocks({**openai, "content": [TEXT, {"type": "refusal"}]}) == ["refusal", "tool_calls"]
+    assert find_unsent_blocks({**openai, "tool_calls": []}) == find_unsent_blocks({"role": "robot"}) == []
 
 
 def test_a_system_message_is_built_from_text():

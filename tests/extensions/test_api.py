@@ -243,3 +243,14 @@ def test_every_ability_of_extensions_is_documented() -> None:
     for name in vars(ExtensionApi):
         if not name.startswith("_") and name != "close":
             assert f"`api.{name}" in text, name
+
+
+async def test_what_an_extension_writes_is_checked_like_every_message(api: ExtensionApi) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://x"}}
+
+    with pytest.raises(st.InvalidOperation, match="an image must be stored with its data, not by address"):
+        await api.send_message([image])
+    with pytest.raises(st.InvalidOperation, match="an image must be stored with its data, not by address"):
+        api.session.append(st.Message({"role": "user", "content": [image]}))
+
+    assert [entry for entry in api.entries() if not entry.is_annotation] == []

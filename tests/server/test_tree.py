@@ -283,6 +283,25 @@ async def test_an_invalid_entry_is_not_written(
     assert (await client.get(f"/api/sessions/{id}")).headers["etag"] == before
 
 
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ({"role": "tool", "content": "x"}, 'needs the "tool_call_id" that it answers'),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": "https://x"}]}, "not by address"),
+        ({"role": "assistant", "content": "x", "usage": {"tokens": 5}}, 'an ambiguous key "tokens"'),
+    ],
+)
+async def test_a_message_is_checked_like_every_other(
+    env: ServerEnv, client: httpx.AsyncClient, message: dict[str, Any], sentence: str
+) -> None:
+    id = env.create_session()
+
+    answer = await client.post(f"/api/sessions/{id}/entries", json={"entry": {"type": "message", "message": message}})
+
+    assert answer.status_code == 422
+    assert sentence in answer.json()["error"]["message"]
+
+
 async def test_a_write_returns_the_new_position(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
 

@@ -318,6 +318,19 @@ async def test_an_exported_branch_has_its_whole_path(
     assert "on the other one" not in text
 
 
+async def test_an_exported_place_without_a_file_is_named_after_the_place(
+    make_controller: MakeController, session: Session
+) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+
+    told = await run(make_controller(), f"/export-branch {answer}")
+
+    (written,) = Path(session.cwd).iterdir()
+    assert told.endswith(f" to {written}")
+    assert f"-{answer}." in written.name
+    assert "two" in written.read_text()
+
+
 async def test_an_exported_branch_without_a_file_is_named_after_the_branch(
     make_controller: MakeController, session: Session
 ) -> None:

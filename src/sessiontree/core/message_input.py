@@ -110,12 +110,15 @@ def check_content(content: object, role: str = "user") -> object:
 
 
 def find_unsent_blocks(message: dict[str, Any]) -> list[str]:
-    """Return the types of the blocks that are not sent to models, in order."""
+    """Return the types of the blocks that are not sent to models, in order; at the end OpenAI's `tool_calls`."""
     role, content = message.get("role"), message.get("content")
     accepted = ACCEPTED_BLOCKS.get(role) if isinstance(role, str) else None
-    if accepted is None or not is_list(content):
+    if accepted is None:
         return []
-    return [_name_block(block) for block in content if not _is_sent(block, accepted, role)]
+    blocks = (
+        [_name_block(block) for block in content if not _is_sent(block, accepted, role)] if is_list(content) else []
+    )
+    return [*blocks, "tool_calls"] if role == "assistant" and message.get("tool_calls") else blocks
 
 
 def describe_unsent(message: dict[str, Any]) -> str | None:
