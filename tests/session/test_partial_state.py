@@ -74,6 +74,7 @@ def describe(session: Session) -> dict[str, Callable[..., Any]]:
         "archived": lambda a, b: session.heads.archived,
         "moves": lambda a, b: (session.heads.moves, session.heads.undoable),
         "branches": lambda a, b: session.branches,
+        "unnamed leaves": lambda a, b: session.unnamed_leaves,
         "contains": lambda a, b: a in tree,
         "entry": lambda a, b: (tree[a].parent, tree[a].line, tree[a].raw),
         "parent": lambda a, b: tree.parent(a),
@@ -286,3 +287,18 @@ def test_a_session_of_a_peer_is_loaded_as_a_whole_until_the_first_append() -> No
         session.append(user("two"))
         assert session.tree.is_partial
     assert load_whole(store).heads.leaf == session.heads.leaf
+
+
+def test_a_leaf_before_the_loaded_end_is_found() -> None:
+    store = SmallBlocks()
+    with Session.create(store, id="s") as session:
+        session.append(user("one"))
+        left = session.append(user("two")).id
+        session.navigate_sync("root")
+        for number in range(40):
+            session.append(user(f"message {number}"))
+
+    lazy = Session(store)
+
+    assert lazy.tree.is_partial
+    assert [found.leaf for found in lazy.unnamed_leaves] == [left]

@@ -69,6 +69,7 @@ def use_short_ids(session: Session) -> Session:
     given: set[EntryId] = set()
 
     def generate() -> EntryId:
+        session.tree.load()  # else every new id would be looked for in the whole file
         while True:
             id = os.urandom(4).hex()
             if id not in given and id not in session.tree:
