@@ -163,7 +163,7 @@ class FileRecorder:
             prompt="changes outside of tool calls",
             left_out=state.left_out,
         )
-        snapshots.store.set_branch(session, writer.branch.name, commit)
+        snapshots.store.set_branch(session, writer.branch.name, commit, parent)
         self._saved = _Saved(commit, state.tree, place)
         return self._saved
 
@@ -196,7 +196,7 @@ class FileRecorder:
             prompt=extract_text(body.message.get("content")) if isinstance(body, Message) else "",
             left_out=after.left_out,
         )
-        store.set_branch(session.id, writer.branch.name, commit)
+        store.set_branch(session.id, writer.branch.name, commit, before.commit)
         record = build_record(
             "call",
             commit=commit,

@@ -212,9 +212,16 @@ class SnapshotStore:
         code, output = self.git.run_with_code("rev-parse", "--verify", "--quiet", ref, ok_codes=(0, 1))
         return output.decode().strip() if code == 0 else None
 
-    def set_branch(self, session: str, branch: str, commit: str) -> None:
-        """Point the ref of a branch to a commit. A commit that it no longer reaches keeps a ref of its own."""
+    def set_branch(self, session: str, branch: str, commit: str, parent: str | None = None) -> None:
+        """Point the ref of a branch to a commit. A commit that it no longer reaches keeps a ref of its own.
+
+        `parent` is the parent of the commit. The ref is nearly always there, and then one call is enough.
+        """
         ref = self.get_ref(session, branch)
+        if parent is not None:
+            with suppress(SnapshotError):
+                self.git.run("update-ref", ref, commit, parent)
+                return
         for _ in range(20):
             before = self.read_ref(ref)
             if before == commit:
