@@ -282,3 +282,21 @@ async def test_a_move_is_refused_if_the_session_changed(env: ServerEnv, client: 
     for path, said in (("navigate", {"to": "root"}), ("fork", {}), ("switch-branch", {"branch": "other"})):
         answer = await client.post(f"/api/sessions/{id}/{path}", json=said, headers={"if-match": seen})
         assert (answer.status_code, answer.json()["error"]["code"]) == (412, "changed"), path
+
+
+async def test_files_are_previewed_and_restored_with_a_move(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    with st.open(id) as session:
+        place = session.head.leaf
+        answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > made"})], "Done."]
+        agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(env.project), snapshots=True)
+        await agent.run("Make a file")
+
+    preview = await post(client, id, "navigate", to=place, preview=True)
+    assert preview["files"]["paths"] == [{"path": "made", "action": "delete", "reason": None}]
+    assert (env.project / "made").exists()
+    moved = await post(client, id, "navigate", to=place, files="both")
+
+    assert (moved["leaf"], moved["files"]) == (place, preview["files"])
+    assert not (env.project / "made").exists()
+    other = await post(client, id, "navigate", to="root")
+    assert other["files"] is None

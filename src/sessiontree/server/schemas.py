@@ -405,6 +405,25 @@ class NavigateRequest(RequestModel, frozen=True, kw_only=True):
     """Use this summary instead of a model."""
     branch: BranchName | None = None
     """The branch to move; by default the current one."""
+    files: Literal["conversation", "both", "files"] = "conversation"
+    """What moves: the conversation, the files too, or only the files. Files need the scope `run`."""
+    preview: bool = False
+    """Return which files would be restored, and change nothing."""
+
+
+class FileMove(ResponseModel, frozen=True, kw_only=True):
+    path: str
+    action: Literal["add", "change", "delete", "keep"]
+    """`keep` is a conflict: somebody else changed the file since."""
+    reason: str | None = None
+
+
+class FileMoves(ResponseModel, frozen=True, kw_only=True):
+    paths: list[FileMove]
+    missing: str | None = None
+    """Why the files of the place are not known."""
+    others: list[str] = []
+    """Other sessions and branches that work in the folder."""
 
 
 class NavigateResponse(ResponseModel, frozen=True, kw_only=True):
@@ -413,6 +432,8 @@ class NavigateResponse(ResponseModel, frozen=True, kw_only=True):
     """The text to edit, if the place was a user message."""
     summary_entry: Id | None
     cancelled: bool
+    files: FileMoves | None = None
+    """The files that were restored, or that a preview lists."""
 
 
 class LabelRequest(RequestModel, frozen=True, kw_only=True):

@@ -14,10 +14,13 @@ from fastapi import APIRouter, Depends
 
 from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
+from sessiontree.files.restore import RestoreOutcome
+from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library import catalog
 from sessiontree.ops import fork
 from sessiontree.ops import navigate as navigating
 from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
+from sessiontree.ops.move_files import FileMover
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, WriteContext
@@ -221,17 +224,49 @@ async def navigate(
             if needs_summary
             else request.summary,
             branch=branch,
+            files=request.files,
+            file_settings=runtime.controller.settings.files,
         )
 
-    if request.summarize and request.summary is None:
+    async def plan_files(runtime: SessionRuntime) -> RestorePlan:
+        branch = _get_branch(opened.session, request.branch)
+        leaf = opened.session.plan_navigate(request.to, start=branch.name).new_leaf
+        mover = await asyncio.to_thread(FileMover.find, branch, runtime.controller.settings.files)
+        return await asyncio.to_thread(mover.plan, leaf)
+
+    if (request.summarize and request.summary is None) or request.files != "conversation" or request.preview:
         call.check_can_run()
     async with use_session(call, id) as opened:
+        plan = None
+        if request.files != "conversation" or request.preview:
+            plan = await _run_operation(call, opened, plan_files)
+        if request.preview:
+            leaf = _get_branch(opened.session, request.branch).leaf
+            shown = schemas.NavigateResponse(
+                leaf=leaf, text=None, summary_entry=None, cancelled=False, files=_build_file_moves(plan)
+            )
+            return await _respond(opened, shown)
         outcome = await _run_operation(call, opened, run_navigate)
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
         answer = schemas.NavigateResponse(
-            leaf=outcome.new_leaf, text=outcome.editor_text, summary_entry=entry, cancelled=outcome.cancelled
+            leaf=outcome.new_leaf,
+            text=outcome.editor_text,
+            summary_entry=entry,
+            cancelled=outcome.cancelled,
+            files=_build_file_moves(plan, outcome.files),
         )
         return await _respond(opened, answer)
+
+
+def _build_file_moves(plan: RestorePlan | None, done: RestoreOutcome | None = None) -> schemas.FileMoves | None:
+    """Return the files of a preview, or of a restore that is done: a file may have changed after the preview."""
+    if plan is None:
+        return None
+    conflicts = plan.conflicts if done is None else done.conflicts
+    kept = {conflict.path for conflict in conflicts}
+    paths = [schemas.FileMove(path=item.path, action=item.action) for item in plan.changes if item.path not in kept]
+    paths += [schemas.FileMove(path=item.path, action="keep", reason=item.reason) for item in conflicts]
+    return schemas.FileMoves(paths=paths, missing=plan.missing, others=list(plan.others))
 
 
 @router.post("/fork", **describe_route(schemas.ForkResponse, status=201, request=schemas.ForkRequest, allow_empty=True))
