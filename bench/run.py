@@ -1,7 +1,7 @@
 """The benchmark: sessiontree compared with its peers and with the limits of the machine.
 
     make bench                   the whole corpus, about half an hour
-    make bench ARGS=--quick      a smaller one, about two minutes
+    make bench ARGS=--quick      a smaller one, about three minutes
 
 Every round takes all measurements in turn, each in a new process, so other load on the machine affects them equally.
 A figure is the median of the rounds. A ratio is computed within each round, and reported as median, minimum and
@@ -125,7 +125,18 @@ ROWS = (
         more=False,
     ),
     Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
-    Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 8, 8, more=False),
+    Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 5, 4, more=False),
+    Row(
+        "tree-json",
+        "`sessiontree tree --json` of {middle} against a stdlib parse of the lines",
+        "tree json",
+        "parse",
+        1.5,
+        0.7,
+        more=False,
+    ),
+    Row("tree-memory", "memory of that command, at its peak", "tree peak", None, 400, 100, more=False, unit="MB"),
+    Row("export", "`sessiontree export` of {small} as HTML, against `pi --export`", "export", "pi export", 1, 2),
     Row("paint", "the app, to its first paint, against a bare Textual app", "paint", "bare paint", 2, 1.5, more=False),
 )
 
@@ -270,6 +281,8 @@ class Bench:
             self.measure_server,
             self.measure_postgres,
             self.measure_startup,
+            lambda: self.measure_tree(middle),
+            lambda: self.measure_export(small),
             self.measure_first_paint,
             lambda: {"pi context small": self.real_pi("context", file=small)["seconds"]},
             lambda: {"pp context small": self.peer("pp", "context", file=small)["seconds"]},
@@ -410,6 +423,27 @@ class Bench:
                 times["tree"].append(time_command([self.command, "tree", short]))
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
+    def measure_tree(self, file: str) -> Values:
+        """Print a whole tree as JSON, and parse the same file with the standard library."""
+        parse = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
+        times: dict[str, list[float]] = {"tree json": [], "parse": [], "tree peak": []}
+        for _ in range(2):
+            seconds, peak = run_command([self.command, "tree", file, "--json"])
+            times["tree json"].append(seconds)
+            times["tree peak"].append(peak)
+            times["parse"].append(time_command([sys.executable, "-c", parse, file]))
+        return {name: statistics.median(several) for name, several in times.items()}
+
+    def measure_export(self, file: str) -> Values:
+        """Write a session as an HTML page, as whole commands."""
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            ours, theirs = os.path.join(folder, "ours.html"), os.path.join(folder, "pi.html")
+            found = {"export": time_command([self.command, "export", file, "-o", ours])}
+            if "pi" not in self.skipped:
+                cli = os.path.join(self.pi, "dist", "bundle", "cli.js")
+                found["pi export"] = time_command([self.node, cli, "--export", file, theirs])
+        return found
+
     def measure_first_paint(self) -> Values:
         times: dict[str, list[float]] = {"paint": [], "bare paint": []}
         with tempfile.TemporaryDirectory(dir=self.scratch) as home:
@@ -453,6 +487,18 @@ def time_command(command: Sequence[str], times: int = 1) -> float:
         if done.returncode != 0:
             raise Skip(f"{Path(command[0]).name} {command[1]} failed: {done.stderr.strip()}")
     return statistics.median(seconds)
+
+
+def run_command(command: Sequence[str]) -> tuple[float, float]:
+    """Return the seconds that a command takes, and its peak memory in MB."""
+    start = perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = perf_counter() - start
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Skip(f"{Path(command[0]).name} {command[1]} failed")
+    return seconds, usage.ru_maxrss / 1024
 
 
 def compute_median(answers: Sequence[Any], key: str) -> float:

@@ -25,12 +25,12 @@ def test_the_benchmark_reports_every_row_and_does_not_change_its_corpus(tmp_path
         *("list-cold", "list-warm", "fork", "flat"),
         *("append-command", "label-command", "branches-command", "navigate-command", "prompt", "prompt-memory"),
         *("disk", "agent", "swarm", "events", "web"),
-        *("pg-append", "pg-context", "version", "tree", "paint"),
+        *("pg-append", "pg-context", "version", "tree", "tree-json", "tree-memory", "export", "paint"),
     ]
     alone = {
         *("command-wc", "size", "memory", "append", "durable", "flat", "disk", "agent", "pg-append", "pg-context"),
         *("append-command", "label-command", "branches-command", "navigate-command", "prompt", "prompt-memory"),
-        *("swarm", "events", "web", "version", "tree", "paint"),
+        *("swarm", "events", "web", "version", "tree", "tree-json", "tree-memory", "paint"),
     }
     assert {name for name, row in rows.items() if row["reached"] is not None} == alone
     assert [reason for reason in result["skipped"] if "failed" in reason] == []

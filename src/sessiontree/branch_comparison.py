@@ -7,7 +7,7 @@ data supports one. Otherwise the reason is given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -150,12 +150,32 @@ class _Mark(Struct, frozen=True, kw_only=True):
     calls: Sequence[ToolCall]
 
 
-def compute_stats(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
-    """Compute statistics of `entries`, oldest first."""
+class EntryFacts(Struct, frozen=True, kw_only=True):
+    """What an entry adds to statistics."""
+
+    messages: int
+    errors: int
+    calls: Sequence[ToolCall]
+    tokens: float
+    cost: float
+    measured: frozenset[str]
+    model: str | None
+    timestamp: str
+    time: int | None
+
+
+FactsById: TypeAlias = dict[EntryId, EntryFacts]
+"""Facts that were read before, so that no body is decoded twice."""
+
+
+def compute_stats(
+    name: str, leaf: EntryId | None, entries: Iterable[Entry], known: FactsById | None = None
+) -> BranchStats:
+    """Compute statistics of `entries`, oldest first. The facts of each entry are added to `known`."""
     total = _Sum()
     marks: list[_Mark] = []
     for entry in entries:
-        total, mark = _add_entry(total, entry)
+        total, mark = _add_entry(total, _read_facts(entry, known))
         marks += [mark] if mark is not None else []
     calls = [call for mark in marks for call in mark.calls]
     return _build_stats(
@@ -197,8 +217,9 @@ class PathStats:
     Only the first `MAX_NAMES` models and files are listed, and no tools.
     """
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, known: FactsById | None = None) -> None:
         self._tree = tree
+        self._known = known
         self._sums: dict[EntryId | None, tuple[_Sum, _NamedItems]] = {None: (_Sum(), _NamedItems())}
 
     def compute(self, name: str, leaf: EntryId | None) -> BranchStats:
@@ -213,7 +234,7 @@ class PathStats:
             new.append(id)
         total, named = self._sums[above]
         for id in reversed(new):
-            total, mark = _add_entry(total, self._tree.peek(id))
+            total, mark = _add_entry(total, _read_facts(self._tree.peek(id), self._known))
             named = named if mark is None else named.add(mark)
             self._sums[id] = total, named
         return _build_stats(name, leaf, total, named.models, named.files, ())
@@ -227,32 +248,49 @@ def count_entry(body: Body) -> tuple[int, int, int]:
     return 1, len(get_tool_calls(message)), int(message.get("isError") is True or is_failed_turn(message))
 
 
-def _add_entry(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
-    body = entry.decode()
+def _read_facts(entry: Entry, known: FactsById | None) -> EntryFacts:
+    if known is not None and entry.id in known:
+        return known[entry.id]
+    body, timestamp = entry.decode(), entry.timestamp
     message = body.message if isinstance(body, Message) else None
-    calls = () if message is None else get_tool_calls(message)
     sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
-    model = None if message is None or (named := get_model(message)) is None else "/".join(named)
-    timestamp = entry.timestamp
-    time = parse_timestamp(timestamp)
     messages, _, errors = count_entry(body)
+    facts = EntryFacts(
+        messages=messages,
+        errors=errors,
+        calls=() if message is None else get_tool_calls(message),
+        tokens=sum(item.tokens for item in sums),
+        cost=sum(item.cost for item in sums),
+        measured=frozenset(what for what in RECORDED for item in sums if getattr(item, what)) if sums else NOTHING,
+        model=None if message is None or (named := get_model(message)) is None else "/".join(named),
+        timestamp=timestamp,
+        time=parse_timestamp(timestamp),
+    )
+    if known is not None:
+        known[entry.id] = facts
+    return facts
+
+
+NOTHING: frozenset[str] = frozenset()
+
+
+def _add_entry(before: _Sum, facts: EntryFacts) -> tuple[_Sum, _Mark | None]:
+    time, model = facts.time, facts.model
     after = _Sum(
         entries=before.entries + 1,
-        messages=before.messages + messages,
-        tool_calls=before.tool_calls + len(calls),
-        errors=before.errors + errors,
-        tokens=before.tokens + sum(item.tokens for item in sums),
-        cost=before.cost + sum(item.cost for item in sums),
-        measured=before.measured.union(what for what in RECORDED for item in sums if getattr(item, what))
-        if sums
-        else before.measured,
+        messages=before.messages + facts.messages,
+        tool_calls=before.tool_calls + len(facts.calls),
+        errors=before.errors + facts.errors,
+        tokens=before.tokens + facts.tokens,
+        cost=before.cost + facts.cost,
+        measured=before.measured if facts.measured <= before.measured else before.measured | facts.measured,
         started=before.started if time is None else min(time, time if before.started is None else before.started),
         ended=before.ended if time is None else max(time, time if before.ended is None else before.ended),
-        last_activity=max(timestamp, before.last_activity or "") or None,
+        last_activity=max(facts.timestamp, before.last_activity or "") or None,
         model=before.model if model is None else model,
     )
     other = None if model == before.model else model
-    return after, _Mark(model=other, calls=calls) if calls or other is not None else None
+    return after, _Mark(model=other, calls=facts.calls) if facts.calls or other is not None else None
 
 
 def _build_stats(

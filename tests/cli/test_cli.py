@@ -307,6 +307,44 @@ def test_tree_shows_the_branch_of_a_hidden_head_at_its_nearest_visible_ancestor(
     assert cli("tree", "@", "--filter", "all").splitlines()[-1] == "• [thinking: high] (main) ← active"
 
 
+def test_tree_shows_as_many_rows_as_asked_and_says_that_more_follow(cli, data, talk) -> None:
+    whole = cli("tree", "@").splitlines()
+
+    assert cli("tree", "@", "--limit", "2").splitlines() == [*whole[:3], "(more rows follow; 2 rows shown)"]
+    assert cli("tree", "@", "--limit", "1000").splitlines() == whole
+
+
+def test_tree_shows_the_rows_around_a_place(cli, data, talk) -> None:
+    whole = data("tree", "@")["entries"]
+    place = whole[len(whole) // 2]["id"]
+
+    assert data("tree", "@", "--around", place, "--limit", "3")["entries"] == whole[len(whole) // 2 - 1 :][:3]
+    assert data("tree", "@", "--around", "root", "--limit", "3")["entries"] == whole[:3]
+    assert data("tree", "@", "--around", place)["entries"] == whole
+    assert cli("tree", "@", "--filter", "all", "--around", place, "--limit", "1").count("\n") == 3
+
+
+def test_tree_around_an_unknown_place_is_an_error(fails, data, talk) -> None:
+    assert "place 'nowhere' not found" in fails("tree", "@", "--around", "nowhere")
+    assert "--limit" in fails("tree", "@", "--limit", "0", code=2)
+
+
+def test_a_limited_tree_reports_faults_of_the_shape_and_of_what_it_shows(here: Path, cli) -> None:
+    lines = [
+        '{"type":"session","version":3,"id":"s","cwd":"/p"}',
+        '{"type":"message","id":"a1234567","parentId":"gone","timestamp":"","message":{"role":"user","content":"x"}}',
+        '{"type":"message","id":"b1234567","parentId":"a1234567","timestamp":""}',
+    ]
+    (here / "s.jsonl").write_text("\n".join([*lines, ""]))
+
+    def list_kinds(*options: str) -> list[str]:
+        found = json.loads(cli("tree", "s.jsonl", "--json", *options))
+        return [problem["kind"] for problem in found["problems"]]
+
+    assert list_kinds() == ["malformed_line", "orphan"]
+    assert "orphan" in list_kinds("--limit", "1")
+
+
 def test_tree_without_visible_entries_prints_a_note(cli, data) -> None:
     data("new")
     assert "(no entries)" in cli("tree", "@")
@@ -726,7 +764,7 @@ def test_an_ascii_terminal_causes_no_traceback(data, talk) -> None:
 
 
 def test_an_unexpected_exception_is_reported_on_one_line(monkeypatch, fails, talk) -> None:
-    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", lambda *_: 1 / 0)
+    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", lambda *_: 1 / 0)
 
     assert "internal error, ZeroDivisionError" in fails("tree", "@")
     monkeypatch.setenv("SESSIONTREE_DEBUG", "1")
@@ -738,7 +776,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch, fails, talk) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", interrupt)
+    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", interrupt)
 
     assert "stopped" in fails("tree", "@", code=130)
 
@@ -996,7 +1034,7 @@ def test_other_errors_are_not_attributed_to_standard_output(monkeypatch, fails, 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", fail)
+    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", fail)
 
     assert fails("tree", "@") == "sessiontree: Input/output error\n"
 

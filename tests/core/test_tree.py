@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.core.entries import Chain, Label, SessionInfo, Usage
-from sessiontree.core.tree import AncestryIndex, Tree
+from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from tests.builders import count_calls, entry, grow, hang, ids, interrupt_after
 from tests.shapes import build_tree
@@ -423,45 +423,6 @@ def test_peeking_at_an_entry_does_not_cache_it_but_returns_a_cached_one():
     assert (peeked.id, peeked.parent, peeked.raw) == ("m3", "m2", tree["m3"].raw)
     assert peeked is not tree["m3"]
     assert tree.peek("m3") is tree["m3"]
-
-
-# The index of ancestors
-
-
-@given(damaged_entry_lists())
-def test_an_entry_is_on_a_path_if_walking_up_from_the_leaf_meets_it(entries):
-    tree = Tree(entries)
-    spans = AncestryIndex(tree)
-
-    for leaf in tree.iter_ids():
-        way = set(tree.walk_up_ids(leaf))
-        for id in tree.iter_ids():
-            assert spans.is_on_path(id, leaf) is (id in way)
-            assert spans.has_any_below(id, spans.sort_positions([leaf])) is (id in way)
-
-
-def test_the_path_to_the_place_before_the_first_entry_is_empty_and_an_unknown_id_is_on_no_path():
-    spans = AncestryIndex(grow("a>b"))
-
-    assert not spans.is_on_path("a", None)
-    assert not spans.is_on_path("gone", "b")
-
-
-def test_one_match_below_is_enough():
-    spans = AncestryIndex(grow("a>b>c a>d a>e>f"))
-
-    assert spans.has_any_below("e", spans.sort_positions(["b", "f", "d"]))
-    assert not spans.has_any_below("e", spans.sort_positions(["b", "c", "d", "a"]))
-    assert not spans.has_any_below("e", [])
-
-
-def test_the_distance_between_entries_does_not_matter():
-    ids = [f"{number}" for number in range(2000)]
-    spans = AncestryIndex(grow(">".join(ids)))
-
-    assert count_calls(lambda: spans.is_on_path(ids[0], ids[-1])) == count_calls(
-        lambda: spans.is_on_path(ids[0], ids[1])
-    )
 
 
 # Leaves

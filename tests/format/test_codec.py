@@ -31,6 +31,7 @@ from sessiontree.format.codec import (
     read_body,
     read_entry,
     read_header,
+    read_line_preview,
     read_object,
     read_preview,
     write_entry,
@@ -578,3 +579,48 @@ def test_a_preview_agrees_with_the_full_message(message):
 
 def test_the_preview_of_an_unreadable_line_is_none():
     assert read_preview(b'{"type":"message","id":"a","message":{"role"}}') is None
+
+
+# Lines for listings
+
+LINE = b'{"type":"message","id":"a","parentId":%s,"timestamp":"T"%s,"message":{"role":"user","content":"hi"}%s}'
+
+
+@pytest.mark.parametrize("parent", [b"null", b'"p"'])
+@pytest.mark.parametrize("keys", [b"", b',"branch":null', b',"branch":"main"', b',"branch":"main","current":"b"'])
+def test_a_line_in_the_usual_form_is_sound(parent, keys):
+    line = read_line_preview(LINE % (parent, keys, b""))
+
+    assert line is not None
+    assert (line.is_sound, line.timestamp, line.message.text) == (True, "T", "hi")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        LINE % (b"null", b"", b',"id":"b"'),
+        LINE % (b"null", b"", b',"timestamp":"U"'),
+        LINE % (b"null", b"", b',"branch":"b"'),
+        LINE % (b"null", b"", b',"x":"\xff"'),
+        b" " + LINE % (b"null", b"", b""),
+    ],
+    ids=["id", "timestamp", "branch", "not UTF-8", "another form"],
+)
+def test_a_line_with_a_repeated_key_another_form_or_wrong_bytes_is_not_sound(raw):
+    line = read_line_preview(raw)
+
+    assert line is not None
+    assert not line.is_sound
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b'{"type":"message","id":"a"}',
+        LINE % (b"null", b"", b',"x":' + b"[" * 300 + b"]" * 300),
+    ],
+    ids=["not JSON", "no message", "too deep"],
+)
+def test_a_line_that_only_the_whole_decoder_can_judge_has_no_preview(raw):
+    assert read_line_preview(raw) is None

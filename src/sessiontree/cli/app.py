@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from importlib import import_module
-from traceback import walk_tb
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -210,6 +209,8 @@ def _replace_closed_streams() -> None:
 
 def _is_output_error(error: OSError) -> bool:
     """Return whether printing raised the error. Errors of printing have no file name."""
+    from traceback import walk_tb
+
     *_, (frame, _) = walk_tb(error.__traceback__)
     return frame.f_code in (click.echo.__code__, run.__code__)
 

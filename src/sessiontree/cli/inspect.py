@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
 from itertools import islice
 
 import click
@@ -35,11 +33,10 @@ from sessiontree.cli.output import (
     warn,
 )
 from sessiontree.core.context import Explanation, encode_explanation, explain
-from sessiontree.core.entries import Entry, JsonObject, read_raws
+from sessiontree.core.entries import Entry, EntryId, JsonObject, Problem
 from sessiontree.core.entry_text import (
     CallLookup,
     format_call_with_arguments,
-    format_entry,
     format_entry_row,
     get_message_text,
 )
@@ -52,33 +49,42 @@ from sessiontree.core.messages import (
     get_tool_calls,
 )
 from sessiontree.core.number_text import format_dollars, pluralize
-from sessiontree.core.outline import (
-    DEEP_NOTE,
-    FILTERS,
-    Outline,
-    draw_rows,
-    format_hidden,
-    lay_out,
-    run_steps,
-    survey_tree,
-)
-from sessiontree.core.problems import encode_problem
+from sessiontree.core.outline import DEEP_NOTE, FILTERS, format_hidden
+from sessiontree.core.problems import ProblemScan, encode_problem
+from sessiontree.core.tree import Tree
+from sessiontree.core.tree_drawing import DrawnRow, TreeDrawing
+from sessiontree.core.tree_rows import find_window, stream_rows
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
 from sessiontree.slash_commands.formatting import format_local_time
 
 NO_ENTRIES = "(no entries)"
-BATCH_SIZE = 512
-"""Number of rows whose lines are read at once."""
+WINDOW_ROWS = 40
+"""Rows that `tree --around` shows by default."""
 
 
-@app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --around HEAD --limit 20"
+    "\n  sessiontree tree @ --filter labeled-only --json"
+)
 @session_argument
 @click.option("--filter", type=click.Choice(FILTERS), help="Entries to show. Default: default, or all with --json.")
+@click.option(
+    "--limit", type=click.IntRange(1), metavar="N", help=f"Show at most N rows. Default with --around: {WINDOW_ROWS}."
+)
+@place_option("--around", help="Show the rows around a place. Half of them are before it.")
 @click.option("--interactive", is_flag=True, help="Choose a place in the tree and navigate to it.")
 @json_option
 @click.pass_context
-def tree(context: click.Context, session: str, filter: str | None, interactive: bool, as_json: bool) -> None:
+def tree(
+    context: click.Context,
+    session: str,
+    filter: str | None,
+    limit: int | None,
+    around: str | None,
+    interactive: bool,
+    as_json: bool,
+) -> None:
     """Draw the tree of a session.
 
     Entries are indented only where branches fork. Bullets mark the active path.
@@ -87,10 +93,16 @@ def tree(context: click.Context, session: str, filter: str | None, interactive: 
         _choose_and_navigate(context, session)
         return
     opened = open_session(session, read_only=True)
+    opened.tree.load()  # the drawing starts at the roots
+    filter = filter or ("all" if as_json else "default")
+    start = None
+    if around is not None:
+        limit = limit or WINDOW_ROWS
+        start = find_window(opened.tree, _find_leaf(opened), filter, opened.resolve_place(around), limit)
     if as_json:
-        _echo_tree_json(opened, filter or "all")
+        _echo_tree_json(opened, filter, limit, start)
     else:
-        _print_tree(opened, filter or "default")
+        _print_tree(opened, filter, limit, start)
 
 
 def _choose_and_navigate(context: click.Context, name: str) -> None:
@@ -117,38 +129,22 @@ def _choose_and_navigate(context: click.Context, name: str) -> None:
         )
 
 
-def _echo_tree_json(session: Session, filter: str) -> None:
+def _echo_tree_json(session: Session, filter: str, limit: int | None, start: EntryId | None) -> None:
     tree = session.tree
-    shape = run_steps(survey_tree(tree, _find_leaf(session)))
-    shown = shape.find_shown(filter)
-    depths = array("l")
-
-    def iter_entries() -> Iterator[JsonObject]:
-        for above in shape.parent_positions:
-            depths.append(depths[above] + 1 if above >= 0 else 0)
-        positions = (position for position in range(len(shape)) if shown[position])
-        while several := list(islice(positions, BATCH_SIZE)):
-            entries = [tree.peek(shape.ids[position]) for position in several]
-            for position, entry, raw in zip(several, entries, read_raws(entries), strict=True):
-                above = shape.parent_positions[position]
-                preview = entry.source.decode_preview(raw) if entry.type == "message" else None
-                yield {
-                    "id": entry.id,
-                    "parent": shape.ids[above] if above >= 0 else None,
-                    "type": entry.type,
-                    "role": None if preview is None else preview.role,
-                    "label": tree.label(entry.id),
-                    "timestamp": entry.source.decode_timestamp(raw),
-                    "depth": depths[position],
-                    "text": format_entry(entry, raw),
-                }
-
+    scan = ProblemScan(tree)
+    rows = stream_rows(tree, _find_leaf(session), filter, scan, start)
     echo_json_parts(
         {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
         "entries",
-        iter_entries(),
-        {"problems": [encode_problem(problem) for problem in session.problems]},
+        islice(rows, limit),
+        lambda: {"problems": [encode_problem(problem) for problem in _list_problems(session, scan, limit)]},
     )
+
+
+def _list_problems(session: Session, scan: ProblemScan, limit: int | None) -> list[Problem]:
+    """Return the problems of a session; with a limit those that are known without reading more entries."""
+    # Entries that are shadowed by another one have no rows, so the scan does not have them.
+    return session.problems if limit is None and not scan.is_complete else session.list_problems(scan)
 
 
 def _find_leaf(session: Session) -> str | None:
@@ -156,40 +152,40 @@ def _find_leaf(session: Session) -> str | None:
     return session.heads.leaf if session.heads.leaf in session.tree else None
 
 
-def _print_tree(session: Session, filter: str) -> None:
-    rows = run_steps(lay_out(run_steps(survey_tree(session.tree, _find_leaf(session))), filter))
+def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId | None) -> None:
+    leaf, scan = _find_leaf(session), ProblemScan(session.tree)
+    drawing = TreeDrawing(session.tree, leaf, filter, session.heads, scan)
+    rows = drawing.iter_rows(start)
     echo(
         bold(escape_line(session.name or "unnamed")),
         dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
     )
-    echo_lines(_format_rows(rows, session))
-    if rows.is_deep:
+    count = echo_lines(_format_row(row, session.tree) for row in islice(rows, limit))
+    if limit is not None and next(rows, None) is not None:
+        echo(dim(f"(more rows follow; {pluralize(count, 'row')} shown)"))
+    if drawing.is_deep:
         echo(dim(DEEP_NOTE))
-    if not len(rows):
+    if not count:
         hidden = session.tree.real_count
         echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is at the root)"))
-    _warn_problems(session)
+    _warn_problems(session, _list_problems(session, scan, limit))
 
 
-def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
-    """Yield the rows of the tree as lines."""
-    tree, calls = session.tree, CallLookup(session.tree)
-    drawn = draw_rows(rows, session.heads)
-    while several := list(islice(drawn, BATCH_SIZE)):
-        for row, raw in zip(several, read_raws(row.entry for row in several), strict=True):
-            label = tree.label(row.entry.id)
-            hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
-            yield join_parts(
-                (dim(row.prefix) if row.prefix else "")
-                + (colorize("• ", "green") if row.on_path else "")
-                + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
-                + escape_line(format_entry_row(row.entry, calls, raw)),
-                "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
-                colorize("← active", "green") if row.active else "",
-                dim(hidden) if hidden else "",
-            )
+def _format_row(row: DrawnRow, tree: Tree) -> str:
+    """Return a row of the tree as a line."""
+    label = tree.label(row.id)
+    hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
+    return join_parts(
+        (dim(row.prefix) if row.prefix else "")
+        + (colorize("• ", "green") if row.on_path else "")
+        + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
+        + escape_line(row.text),
+        "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
+        colorize("← active", "green") if row.active else "",
+        dim(hidden) if hidden else "",
+    )
 
 
 def _group_branch_names(session: Session) -> dict[str, list[str]]:
@@ -200,8 +196,8 @@ def _group_branch_names(session: Session) -> dict[str, list[str]]:
     return names
 
 
-def _warn_problems(session: Session) -> None:
-    faults = [problem for problem in session.problems if problem.severity == "fault"]
+def _warn_problems(session: Session, problems: list[Problem]) -> None:
+    faults = [problem for problem in problems if problem.severity == "fault"]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message

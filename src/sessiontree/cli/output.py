@@ -5,9 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.json import Encoder
+from msgspec.structs import asdict
 
 from sessiontree.core.sanitize import escape_json, escape_raw
 from sessiontree.core.sanitize import escape_line as escape_line
@@ -20,6 +24,8 @@ SLOW_SECONDS = 0.5
 """Show progress after this time."""
 FLUSH_CHARS = 1 << 16
 """Characters to buffer before printing."""
+ITEMS_PER_BLOCK = 128
+"""Items of a long JSON list that are printed together."""
 MAX_LIST_CHARS = 240
 """Longest name or message in a list."""
 REDRAW_SECONDS = 0.25
@@ -41,17 +47,33 @@ def format_json(value: Any) -> str:
     return escape_json(text)
 
 
-def echo_json_parts(begin: dict[str, Any], name: str, items: Iterable[Any], end: dict[str, Any]) -> None:
-    """Print one JSON object while its long list `name` is generated, between the fields of `begin` and `end`."""
-    buffer = [f"{format_json(begin)[:-1]},{format_json(name)}:["]
-    size = 0
-    for index, item in enumerate(items):
-        buffer.append(f",{format_json(item)}" if index else format_json(item))
-        size += len(buffer[-1])
-        if size > FLUSH_CHARS:
-            click.echo("".join(buffer), nl=False)
-            buffer, size = [], 0
-    click.echo(f"{''.join(buffer)}],{format_json(end)[1:]}")
+def echo_json_parts(
+    begin: dict[str, Any], name: str, items: Iterable[Struct], end: Callable[[], dict[str, Any]]
+) -> None:
+    """Print one JSON object while its long list `name` is generated, between the fields of `begin` and of `end`.
+
+    `end` is called after the last item.
+    """
+    click.echo(f"{format_json(begin)[:-1]},{format_json(name)}:[", nl=False)
+    separator = ""
+    rest = iter(items)
+    while several := list(islice(rest, ITEMS_PER_BLOCK)):
+        click.echo(f"{separator}{format_structs(several)}", nl=False)
+        separator = ","
+    click.echo(f"],{format_json(end())[1:]}")
+
+
+_encode_structs = Encoder().encode
+
+
+def format_structs(values: Sequence[Struct]) -> str:
+    """Return values as `format_json` does, several times faster, without the brackets of the list."""
+    try:
+        encoded = _encode_structs(values)
+    except UnicodeEncodeError:  # lone surrogates
+        return format_json([asdict(value) for value in values])[1:-1]
+    text = encoded.decode()[1:-1]
+    return text if encoded.isascii() and b"\x7f" not in encoded else escape_json(text)
 
 
 def echo_raw(raw: bytes) -> None:
@@ -74,18 +96,20 @@ def join_parts(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def echo_lines(lines: Iterable[str]) -> None:
-    """Print many lines in large blocks while they are generated."""
+def echo_lines(lines: Iterable[str]) -> int:
+    """Print many lines in large blocks while they are generated. Return their number."""
     buffer: list[str] = []
-    size = 0
+    size = count = 0
     for line in lines:
         buffer.append(line)
+        count += 1
         size += len(line)
         if size > FLUSH_CHARS:
             click.echo("\n".join(buffer))
             buffer, size = [], 0
     if buffer:
         click.echo("\n".join(buffer))
+    return count
 
 
 def warn(text: str) -> None:

@@ -43,8 +43,18 @@ TEXT_LENGTH = 200
 """How much of a text one line of a listing holds, in characters."""
 
 
+SCAN_LENGTH = TEXT_LENGTH + 20
+"""How much of a text usually fills a line."""
+
+
 def shorten_to_line(text: str) -> str:
     """Return `text` on one line with single spaces, cut to what a line of a listing holds."""
+    line = text[:TEXT_LENGTH]
+    if line.isprintable() and "  " not in line and not line.startswith(" ") and not line.endswith(" "):
+        return line
+    line = " ".join(text[:SCAN_LENGTH].split())
+    if len(line) >= TEXT_LENGTH or len(text) <= SCAN_LENGTH:
+        return line[:TEXT_LENGTH]
     return " ".join(text[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]
 
 
@@ -318,6 +328,15 @@ Body: TypeAlias = (
 )
 
 
+class LinePreview(Struct, gc=False, kw_only=True):
+    """A message line, read in one pass: a preview of its message, its timestamp, and whether its bytes are sound."""
+
+    message: MessagePreview
+    timestamp: Any = None
+    is_sound: bool = False
+    """Whether the line is valid UTF-8, has the usual form, and repeats no key of its head."""
+
+
 class Source(Protocol):
     """Where entries read their bytes from: a file or memory."""
 
@@ -351,6 +370,10 @@ class Source(Protocol):
 
     def find_hidden_keys(self, raw: bytes) -> Sequence[str]:
         """Return the head keys that a line repeats after its message, where readers ignore them, in wire form."""
+        ...
+
+    def decode_line(self, raw: bytes) -> LinePreview | None:
+        """Decode a message line for a listing; `None` if only `decode_body` can read it."""
         ...
 
     def decode_preview(self, raw: bytes) -> MessagePreview | None:

@@ -31,7 +31,6 @@ from sessiontree.core.messages import (
     coerce_number,
     coerce_string,
     extract_text,
-    get_answered_call,
     get_role,
     get_tool_calls,
     is_failed_turn,
@@ -474,9 +473,13 @@ class CallLookup:
         """The nearest entry above that calls tools, and the distance to it; `None` if it is too far up."""
 
     def get(self, id: EntryId, /) -> ToolCall | None:
-        answered = get_answered_call(self._get_message(id))
-        if answered is None:
+        message = self._preview(id)
+        if message is None or message.role != "toolResult":
             return None
+        return self.find(id, message.tool_call_id)
+
+    def find(self, id: EntryId, answered: str) -> ToolCall | None:
+        """Return the call `answered` that the result `id` answers."""
         above, reached = self._find_caller(id)
         while above is not None and reached < CALL_SEARCH_LIMIT:
             found = self._get_calls(above).get(answered)
@@ -515,19 +518,24 @@ class CallLookup:
         if id not in self._has_calls:
             if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
                 self._has_calls.clear()
-            message = self._get_message(id)
-            self._has_calls[id] = None if get_role(message) == "user" else bool(get_tool_calls(message))
+            message = self._preview(id)
+            if message is None or message.role != "user":
+                calls = self._get_calls(id, message) if message is not None else {}
+                self._has_calls[id] = bool(calls)
+            else:
+                self._has_calls[id] = None
         return self._has_calls[id]
 
-    def _get_calls(self, id: EntryId) -> dict[str, ToolCall]:
+    def _get_calls(self, id: EntryId, message: MessagePreview | None = None) -> dict[str, ToolCall]:
         calls = self._calls.get(id)
         if calls is None:
             if len(self._calls) >= CALL_SEARCH_LIMIT:
                 self._calls.clear()
-            calls = self._calls[id] = {call.id: call for call in reversed(get_tool_calls(self._get_message(id)))}
+            message = self._preview(id) if message is None else message
+            calls = {} if message is None else {call.id: call for call in reversed(message.calls)}
+            if calls:
+                self._calls[id] = calls
         return calls
 
-    def _get_message(self, id: EntryId) -> JsonObject:
-        entry = self._tree.peek(id)
-        body = entry.decode() if entry.type == "message" else None
-        return body.message if isinstance(body, Message) else {}
+    def _preview(self, id: EntryId) -> MessagePreview | None:
+        return _preview_entry(self._tree.peek(id))

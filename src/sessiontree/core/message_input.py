@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 
-from sessiontree.core.message_views import JsonView, is_list, is_object
+from sessiontree.core.message_views import JsonView, MessagePreview, is_list, is_object
 from sessiontree.errors import InvalidOperation, format_names
 
 ACCEPTED_BLOCKS: dict[str, frozenset[str]] = {
@@ -130,6 +130,19 @@ def describe_unsent(message: dict[str, Any]) -> str | None:
         return '"tool_calls" outside the content is not sent to models'
     blocks = [name for name in find_unsent_blocks(message) if role != "assistant" or name != "image"]
     return f"blocks of type {format_names(blocks)} are not sent to models" if blocks else None
+
+
+def is_sent_whole(message: MessagePreview) -> bool:
+    """Return whether `describe_unsent` finds nothing in a message, from its preview. `False` if that is not certain."""
+    accepted = ACCEPTED_BLOCKS.get(message.role)
+    if accepted is None:
+        return message.role in RECORDED_ROLES
+    if isinstance(message.content, str):
+        return not message.tool_calls
+    for block in message.content:
+        if block.type not in accepted:
+            return False
+    return not message.tool_calls
 
 
 def _is_sent(block: object, accepted: frozenset[str], role: object) -> bool:

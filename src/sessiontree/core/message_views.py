@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sessiontree.core.timestamps import format_timestamp
 
@@ -367,13 +367,18 @@ class MessagePreview(Struct, gc=False, rename="camel"):
     tool_name: str = ""
     command: str = ""
     code: str = ""
+    tool_calls: Any = field(name="tool_calls", default=None)
+    """Calls in the form of another SDK, which no model is sent."""
 
     @property
     def text(self) -> str:
         """The text of the content, as `extract_text` returns it."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join([block.text for block in self.content if block.type == "text"])
+        content = self.content
+        if isinstance(content, str):
+            return content
+        if len(content) == 1:  # the common case
+            return content[0].text if content[0].type == "text" else ""
+        return "\n".join([block.text for block in content if block.type == "text"])
 
     @property
     def calls(self) -> list[ToolCall]:

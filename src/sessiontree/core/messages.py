@@ -251,6 +251,7 @@ def preview_message(message: JsonObject) -> MessagePreview:
         tool_name=coerce_string(message.get("toolName")),
         command=coerce_string(message.get("command")),
         code=coerce_string(message.get("code")),
+        tool_calls=message.get("tool_calls"),
     )
 
 

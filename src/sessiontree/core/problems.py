@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from sessiontree.core.ancestry import AncestryIndex
 from sessiontree.core.entries import (
     NO_MESSAGE,
     UNREADABLE,
@@ -17,58 +19,116 @@ from sessiontree.core.entries import (
     EntryId,
     JsonObject,
     Label,
+    LinePreview,
     Message,
     Opaque,
     Problem,
+    iter_entries,
     read_raws,
 )
 from sessiontree.core.heads import Heads, is_full_record
-from sessiontree.core.message_input import describe_unsent
-from sessiontree.core.message_views import ToolCall
-from sessiontree.core.messages import get_answered_call, get_tool_calls, is_failed_turn
-from sessiontree.core.tree import AncestryIndex, Tree
+from sessiontree.core.message_input import describe_unsent, is_sent_whole
+from sessiontree.core.message_views import MessagePreview
+from sessiontree.core.messages import preview_message
+from sessiontree.core.sanitize import is_utf8 as is_utf8
+from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 
 
-class _BodyScan:
-    """Collects facts from all bodies in one pass, without keeping the bodies."""
+class UnansweredCall(NamedTuple):
+    entry: Entry
+    call: str
+    tool: str
+    position: int
+    """The position of the call in its message."""
+
+
+class ProblemScan:
+    """Collects facts from the bodies of entries in one pass, without keeping the bodies.
+
+    Entries can be added in any order, so a reader that visits them anyway need not read them twice.
+    """
 
     def __init__(self, tree: Tree) -> None:
-        self.unreadable: list[Problem] = []
+        self.faults: list[Problem] = []
         self.notes: list[Problem] = []
         self.anchors: list[tuple[Entry, EntryId]] = []
-        self.calls: list[tuple[Entry, list[ToolCall]]] = []
-        self.results: dict[str, list[EntryId]] = {}
-        for entry, raw in zip(tree.entries, read_raws(tree.entries), strict=True):
-            body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
-            reason = describe_defect(entry, body)
-            if reason is not None:
-                self.unreadable.append(_build_fault("malformed_line", entry, reason))
-            elif not is_utf8(raw):
-                self.unreadable.append(_build_fault("not_utf8", entry, "not UTF-8: invalid bytes are replaced"))
-            if keys := entry.source.find_hidden_keys(raw):
-                reason = f"{format_names(keys)} after the message is ignored"
-                self.unreadable.append(_build_fault("hidden_key", entry, reason))
-            if tree[entry.id] is entry:
-                self._gather(tree, entry, body)
+        self.unanswered: list[UnansweredCall] = []
+        """Tool calls without a result directly below them. Other entries below may have the results."""
+        self.results: list[tuple[str, EntryId]] = []
+        """The call that each result answers, and the result."""
+        self._tree = tree
+        self._has_duplicates = len(tree) != tree.count
+        self._is_sound = tree.is_sound
+        self._waiting: dict[str, UnansweredCall] = {}
+        """Calls on the path to the last entry that have no result yet."""
+        self._last: EntryId | None = None
+        self._added = 0
 
-    def _gather(self, tree: Tree, entry: Entry, body: Body) -> None:
+    @property
+    def is_complete(self) -> bool:
+        """Whether all entries of the tree were added."""
+        return self._added == self._tree.count
+
+    def add(self, entry: Entry, raw: bytes, line: LinePreview | None = None) -> None:
+        """Add an entry. `line` is its line if it is a message that was decoded before."""
+        if line is None and entry.type == "message":
+            line = entry.source.decode_line(raw)
+        self._added += 1
+        if entry.parent != self._last or not self._is_sound:
+            self.finish()
+        self._last = entry.id
+        if line is None or not line.is_sound:
+            self._check_bytes(entry, raw)
+        if self._has_duplicates and self._tree.peek(entry.id).line != entry.line:
+            return  # a later line with the same id counts
+        if line is not None and is_sent_whole(line.message):
+            self._add_calls(entry, line.message)
+            return
+        body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
+        if isinstance(body, Message):
+            if body is not NO_MESSAGE and (reason := describe_unsent(body.message)) is not None:
+                self.notes.append(_build_note("unsent", entry, reason))
+            self._add_calls(entry, preview_message(body.message))
+        else:
+            self._add_other(entry, body)
+
+    def _check_bytes(self, entry: Entry, raw: bytes) -> None:
+        body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
+        reason = describe_defect(entry, body)
+        if reason is not None:
+            self.faults.append(_build_fault("malformed_line", entry, reason))
+        elif not is_utf8(raw):
+            self.faults.append(_build_fault("not_utf8", entry, "not UTF-8: invalid bytes are replaced"))
+        if keys := entry.source.find_hidden_keys(raw):
+            reason = f"{format_names(keys)} after the message is ignored"
+            self.faults.append(_build_fault("hidden_key", entry, reason))
+
+    def finish(self) -> None:
+        """End a path: calls that wait for a result have none directly below them."""
+        self.unanswered.extend(self._waiting.values())
+        self._waiting.clear()
+
+    def _add_calls(self, entry: Entry, message: MessagePreview) -> None:
+        if message.role == "toolResult":
+            self.results.append((message.tool_call_id, entry.id))
+            self._waiting.pop(message.tool_call_id, None)
+        elif message.role == "assistant" and not (message.is_failed_turn or isinstance(message.content, str)):
+            for position, block in enumerate(message.content):
+                if block.type == "toolCall":
+                    if block.id in self._waiting:  # providers reuse call ids
+                        self.unanswered.append(self._waiting.pop(block.id))
+                    self._waiting[block.id] = UnansweredCall(entry, block.id, block.name, position)
+
+    def _add_other(self, entry: Entry, body: Body) -> None:
         match body:
-            case Message(message):
-                if body is not NO_MESSAGE and (reason := describe_unsent(message)) is not None:
-                    self.notes.append(_build_note("unsent", entry, reason))
-                call = get_answered_call(message)
-                if call is not None:
-                    self.results.setdefault(call, []).append(entry.id)
-                elif not is_failed_turn(message) and (calls := list(get_tool_calls(message))):
-                    self.calls.append((entry, calls))
             case Compaction(first_kept=str(anchor)):
                 self.anchors.append((entry, anchor))
-            case Label(target=target) if target not in tree:
+            case Label(target=target) if target not in self._tree:
                 self.notes.append(
                     _build_note("unknown_target", entry, f"label on {target!r}, which is not in the file")
                 )
-            case ContextEdit(target=target) if target not in tree:
+            case ContextEdit(target=target) if target not in self._tree:
                 self.notes.append(
                     _build_note("unknown_target", entry, f"context edit of {target!r}, which is not in the file")
                 )
@@ -80,19 +140,43 @@ class _BodyScan:
                 pass
 
 
-def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
-    """Return all problems of the entries, in file order within each kind."""
-    scan = _BodyScan(tree)
-    ancestry = AncestryIndex(tree if scan.anchors or scan.calls else Tree())
+def find_problems(tree: Tree, heads: Heads, scan: ProblemScan | None = None) -> list[Problem]:
+    """Return all problems of the entries, in file order within each kind.
+
+    With `scan`, only problems of the entries that were added to it, and those that need no bodies. If some are missing,
+    unanswered calls are left out, because the results may be among those.
+    """
+    if scan is None:
+        scan = ProblemScan(tree)
+        for item in tree.items:
+            entries = list(iter_entries((item,)))
+            for entry, raw in zip(entries, read_raws(entries), strict=True):
+                scan.add(entry, raw)
+    scan.finish()
+    if not scan.is_complete:
+        scan.unanswered.clear()
+    answers = _group_results(scan)
+    ancestry = AncestryIndex(
+        tree,
+        {
+            *(id for entry, anchor in scan.anchors for id in (entry.id, anchor)),
+            *(found.entry.id for found in scan.unanswered),
+            *(id for ids in answers.values() for id in ids),
+        },
+    )
     return [
-        *scan.unreadable,
+        *sorted(scan.faults, key=_get_line),
         *_find_duplicates(tree),
         *_find_misplaced(tree),
         *_find_missing_anchors(scan, ancestry),
-        *scan.notes,
-        *_find_unanswered_calls(scan, ancestry),
+        *sorted(scan.notes, key=_get_line),
+        *_find_unanswered_calls(scan, answers, ancestry),
         *_find_missing_heads(tree, heads),
     ]
+
+
+def _get_line(problem: Problem) -> int:
+    return problem.line or 0
 
 
 def _build_fault(kind: str, entry: Entry, message: str) -> Problem:
@@ -114,14 +198,6 @@ def describe_defect(entry: Entry, body: Body) -> str | None:
     return None
 
 
-def is_utf8(raw: bytes) -> bool:
-    """Return whether the bytes are valid UTF-8, so every reader gets the same text."""
-    try:
-        return raw.isascii() or bool(raw.decode())
-    except UnicodeDecodeError:
-        return False
-
-
 def _find_duplicates(tree: Tree) -> Iterator[Problem]:
     if len(tree) == len(tree.entries):
         return
@@ -134,7 +210,7 @@ def _find_duplicates(tree: Tree) -> Iterator[Problem]:
 
 
 def _find_misplaced(tree: Tree) -> Iterator[Problem]:
-    for entry in tree:
+    for entry in () if tree.is_sound else tree:
         if entry.parent is None or tree.parent(entry.id) is not None:
             continue
         if entry.parent == entry.id:
@@ -147,8 +223,8 @@ def _find_misplaced(tree: Tree) -> Iterator[Problem]:
             yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, through {entry.parent!r}")
 
 
-def _find_missing_anchors(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
-    for entry, anchor in scan.anchors:
+def _find_missing_anchors(scan: ProblemScan, ancestry: AncestryIndex) -> Iterator[Problem]:
+    for entry, anchor in sorted(scan.anchors, key=lambda found: found[0].line):
         if not ancestry.is_on_path(anchor, entry.id):
             yield _build_fault(
                 "missing_anchor",
@@ -157,14 +233,22 @@ def _find_missing_anchors(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[
             )
 
 
-def _find_unanswered_calls(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
-    results: dict[str, list[int]] = {}
-    for entry, calls in scan.calls:
-        for call in calls:
-            if call.id not in results:  # providers reuse call ids
-                results[call.id] = ancestry.sort_positions(scan.results.get(call.id, ()))
-            if not ancestry.has_any_below(entry.id, results[call.id]):
-                yield _build_note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
+def _group_results(scan: ProblemScan) -> dict[str, list[EntryId]]:
+    """Return the results of calls that have none directly below them, by call id."""
+    answers: dict[str, list[EntryId]] = {found.call: [] for found in scan.unanswered}
+    for call, id in scan.results if answers else ():
+        if call in answers:
+            answers[call].append(id)
+    return answers
+
+
+def _find_unanswered_calls(
+    scan: ProblemScan, answers: dict[str, list[EntryId]], ancestry: AncestryIndex
+) -> Iterator[Problem]:
+    results = {call: ancestry.sort_positions(ids) for call, ids in answers.items()}
+    for entry, call, tool, _ in sorted(scan.unanswered, key=lambda found: (found.entry.line, found.position)):
+        if not ancestry.has_any_below(entry.id, results[call]):
+            yield _build_note("unanswered_call", entry, f"tool call {call!r} ({tool}) has no result")
 
 
 def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:

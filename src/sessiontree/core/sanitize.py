@@ -47,6 +47,14 @@ def replace_unencodable(text: Text) -> Text:
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+def is_utf8(raw: bytes) -> bool:
+    """Return whether the bytes are valid UTF-8, so every reader gets the same text."""
+    try:
+        return raw.isascii() or bool(raw.decode())
+    except UnicodeDecodeError:
+        return False
+
+
 def _escape_class(text: str, unsafe: str, *, json: bool = False) -> str:
     """Replace the characters of a class by escapes. Nearly all text has none."""
     if text.isprintable():

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.branch_comparison import PathStats, compute_stats, count_entry
+from sessiontree.branch_comparison import FactsById, PathStats, compute_stats, count_entry
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import (
+    Body,
     Compaction,
     ContextEdit,
     CustomMessage,
@@ -33,9 +34,8 @@ from sessiontree.core.entries import (
     Message,
     shorten_to_line,
 )
-from sessiontree.core.entry_text import format_entry, format_entry_row, get_speaker
+from sessiontree.core.entry_text import format_entry, format_entry_row, format_message_row, get_speaker
 from sessiontree.core.messages import (
-    ToolCall,
     build_text_blocks,
     convert_for_model,
     get_answered_call,
@@ -43,11 +43,13 @@ from sessiontree.core.messages import (
     get_tool_calls,
     is_failed_turn,
     list_usages,
+    preview_message,
     sum_usage,
 )
 from sessiontree.core.number_text import format_cost, format_count
 from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, run_steps, survey_tree
 from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.export.article_html import render_article
 from sessiontree.export.entry_view import EntryView, build_message_view, build_view, make_visible
 from sessiontree.export.snapshot import Snapshot
 
@@ -63,16 +65,6 @@ ENTRIES_PER_BLOCK = 500
 MAX_BRANCHES = 1000
 """The maximum number of branches in the page. Browsers are slow with longer tables."""
 MAX_MODELS = 20
-
-
-class PageEntry(Struct, frozen=True, kw_only=True):
-    """An entry for the template."""
-
-    number: int
-    view: EntryView
-    time: str
-    label: str | None
-    branches: list[str]
 
 
 def render_html(whole: Snapshot) -> Iterator[str]:
@@ -129,6 +121,16 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
 
 
+COLUMNS = ("id", "row", "kind", "speaker", "tokens", "cost", "counts", "time")
+"""The columns in the data of the page."""
+
+
+class _ReadEntry(NamedTuple):
+    entry: Entry
+    view: EntryView
+    timestamp: str
+
+
 class _PageEntries:
     """All entries in the order of the drawn tree, by number."""
 
@@ -137,6 +139,8 @@ class _PageEntries:
         self.shape = run_steps(survey_tree(whole.tree, whole.leaf))
         self.names = whole.get_branch_names()
         self.projection = _ModelProjection(self)
+        self._columns: dict[int, tuple[Any, ...]] = {}
+        """The values of `COLUMNS` of entries that were read and not written yet."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -151,30 +155,46 @@ class _PageEntries:
         """Whether an entry is in the page from the start."""
         return entry.id in self.shape.path and not entry.is_annotation
 
-    def _find_call(self, entry: Entry) -> ToolCall | None:
-        """Return the tool call that an entry answers."""
-        body = entry.cached_body
-        is_result = isinstance(body, Message) and get_answered_call(body.message) is not None
-        return self.whole.calls.get(entry.id) if is_result else None
+    def _read(self, number: int) -> _ReadEntry:
+        """Decode an entry and keep its columns. Each body is decoded once."""
+        entry = self.get_entry(number)
+        raw = entry.raw
+        body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
+        entry = replace(entry, cached_body=body)
+        message = body.message if isinstance(body, Message) else None
+        answered = None if message is None else get_answered_call(message)
+        call = None if answered is None else self.whole.calls.find(entry.id, answered)
+        view, timestamp = build_view(entry, call), entry.source.decode_timestamp(raw)
+        row = format_entry_row(entry) if message is None else format_message_row(preview_message(message), call)
+        self._columns[number] = (
+            make_visible(entry.id),
+            make_visible(row),
+            view.kind,
+            make_visible(get_speaker(entry)).lower(),
+            *_sum_usage(body),
+            count_entry(body),
+            parse_timestamp(timestamp) or 0,
+        )
+        self.projection.add(number, entry, body)
+        return _ReadEntry(entry, view, timestamp)
 
-    def render_entry(self, number: int, entry: Entry, view: EntryView) -> str:
+    def render_entry(self, number: int, entry: Entry, view: EntryView, timestamp: str) -> str:
         label = self.whole.tree.label(entry.id)
-        shown = PageEntry(
-            number=number,
-            view=view,
-            time=make_visible(entry.timestamp[:19].replace("T", " ")),
+        return render_article(
+            number,
+            view,
+            time=make_visible(timestamp[:19].replace("T", " ")),
             label=make_visible(label) if label else None,
             branches=[make_visible(name) for name in self.names.get(entry.id, ())],
         )
-        return render_article(shown)
 
     def build_chunks(self) -> Iterator[PageChunk]:
         """Yield the entries of the active path in chunks."""
         articles: list[str] = []
         done = 0
         for number, id in enumerate(self.shape.ids):
-            if id in self.shape.path and self.is_on_path(entry := self.get_entry(number)):
-                articles.append(self.render_entry(number, entry, build_view(entry, self.whole.calls.get(id))))
+            if id in self.shape.path and self.is_on_path(self.get_entry(number)):
+                articles.append(self.render_entry(number, *self._read(number)))
                 if len(articles) == CHUNK_SIZE:
                     yield _build_chunk(articles, done)
                     done += CHUNK_SIZE
@@ -183,37 +203,25 @@ class _PageEntries:
             yield _build_chunk(articles, done)
 
     def build_blocks(self) -> Iterator[str]:
-        """Yield the data of all entries as JSON, in blocks of columns."""
+        """Yield the data of all entries as JSON, in blocks of columns. Call it after `build_chunks`."""
         masks = self._build_masks()
         for start in range(0, len(self), ENTRIES_PER_BLOCK):
             yield embed_json(self._build_block(range(start, min(start + ENTRIES_PER_BLOCK, len(self))), masks))
 
     def _build_block(self, numbers: range, masks: bytearray) -> dict[str, Any]:
-        whole = self.whole
-        columns: dict[str, list[Any]] = {
-            name: [] for name in ("id", "row", "kind", "speaker", "tokens", "cost", "counts", "time", "quiet")
-        }
+        quiet: list[int] = []
         html: dict[int, str] = {}
+        rows: list[tuple[Any, ...]] = []
         for number in numbers:
-            entry = self.get_entry(number)
-            entry = replace(entry, cached_body=entry.decode())  # decode once: several functions below read the body
-            view = build_view(entry, self._find_call(entry))
-            tokens, cost = _sum_usage(entry)
-            columns["id"].append(make_visible(entry.id))
-            columns["row"].append(make_visible(format_entry_row(entry, whole.calls)))
-            columns["kind"].append(view.kind)
-            columns["speaker"].append(make_visible(get_speaker(entry)).lower())
-            columns["tokens"].append(tokens)
-            columns["cost"].append(cost)
-            columns["counts"].append(count_entry(entry.decode()))
-            columns["time"].append(parse_timestamp(entry.timestamp) or 0)
-            if entry.is_annotation:
-                columns["quiet"].append(number)
-            if not self.is_on_path(entry):
-                html[number] = self.render_entry(number, entry, view)
-            self.projection.add(number, entry)
+            if number not in self._columns:  # the entries of the active path were read before
+                entry, view, timestamp = self._read(number)
+                html[number] = self.render_entry(number, entry, view, timestamp)
+                if entry.is_annotation:
+                    quiet.append(number)
+            rows.append(self._columns.pop(number))
         return {
-            **columns,
+            **dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)),
+            "quiet": quiet,
             "parent": self.shape.parent_positions[numbers.start : numbers.stop].tolist(),
             "filters": list(masks[numbers.start : numbers.stop]),
             "html": html,
@@ -259,11 +267,12 @@ class _ModelProjection:
 
     def to_wire(self) -> dict[str, Any]:
         tables = {"calls": self._calls, "answers": self._answers, "anchors": self._anchors, "edits": self._edits}
-        return {**self._lists, **tables}
+        lists = {name: sorted(numbers) for name, numbers in self._lists.items()}
+        return {**lists, **{name: dict(sorted(table.items())) for name, table in tables.items()}}
 
-    def add(self, number: int, entry: Entry) -> None:
-        """Add an entry."""
-        match entry.decode():
+    def add(self, number: int, entry: Entry, body: Body) -> None:
+        """Add an entry, in any order."""
+        match body:
             case Message(message):
                 for name, holds in (
                     ("speaks", convert_for_model(message) is not None),
@@ -287,7 +296,7 @@ class _ModelProjection:
                 self._anchors[number] = self._entries.get_number(anchor)
             case ContextEdit(target=target, replacement=replacement):
                 self._edits[number] = self._build_edit(target, replacement)
-            case body:
+            case _:
                 if entry.type == "reset_boundary":
                     self._lists["resets"].append(number)
                 if entry.type == "branch_summary" and getattr(body, "summary", ""):
@@ -304,7 +313,9 @@ class _ModelProjection:
         if isinstance(body, CustomMessage):
             return [
                 number,
-                self._entries.render_entry(number, entry, _build_edited_view({"role": "custom", "content": content})),
+                self._entries.render_entry(
+                    number, entry, _build_edited_view({"role": "custom", "content": content}), entry.timestamp
+                ),
                 [],
             ]
         message = body.message if isinstance(body, Message) else {}
@@ -313,7 +324,7 @@ class _ModelProjection:
         message = {**message, "content": content}
         return [
             number,
-            self._entries.render_entry(number, entry, _build_edited_view(message)),
+            self._entries.render_entry(number, entry, _build_edited_view(message), entry.timestamp),
             [call.id for call in get_tool_calls(message)],
         ]
 
@@ -323,8 +334,8 @@ def _build_edited_view(message: JsonObject) -> EntryView:
     return replace(view, facts=("as edited", *view.facts))
 
 
-def _sum_usage(entry: Entry) -> tuple[float, float]:
-    sums = [sum_ for usage in list_usages(entry.decode()) if (sum_ := sum_usage(usage)) is not None]
+def _sum_usage(body: Body) -> tuple[float, float]:
+    sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
     return sum(one.tokens for one in sums), round(sum(one.cost for one in sums), 10)
 
 
@@ -371,8 +382,9 @@ class PageSummary(Struct, frozen=True, kw_only=True):
 def build_summary(whole: Snapshot) -> PageSummary:
     """Build the summary of a session."""
     tree = whole.tree
-    paths = PathStats(tree)
-    all = compute_stats("", None, map(tree.peek, tree.iter_ids()))
+    facts: FactsById = {}
+    paths = PathStats(tree, facts)
+    all = compute_stats("", None, map(tree.peek, tree.iter_ids()), facts)
     faults = [problem.message for problem in whole.problems if problem.severity == "fault"]
     return PageSummary(
         title=make_visible(whole.name or _find_first_words(map(tree.peek, tree.iter_ids())) or "Unnamed session"),
@@ -441,9 +453,6 @@ def format_duration(milliseconds: int) -> str:
 
 # Templates
 
-FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
-"""Longer outputs are folded."""
-
 
 @cache
 def load_asset(name: str) -> str:
@@ -458,16 +467,6 @@ def render_page_template(**values: Any) -> Iterator[str]:
     return _create_environment().get_template("page.html.jinja").generate(values)
 
 
-@cache
-def _load_article_macro() -> Any:
-    return getattr(_create_environment().get_template("entry.html.jinja").module, "article")  # noqa: B009 - a macro
-
-
-def render_article(entry: Any) -> str:
-    """Render one entry. The result is marked as safe HTML."""
-    return _load_article_macro()(entry)
-
-
 def embed_json(value: Any) -> str:
     """Return JSON that cannot end a script element or start a comment in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -479,8 +478,6 @@ def _create_environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    from sessiontree.export import safe_html
-
     environment = Environment(
         loader=FunctionLoader(load_asset),
         autoescape=True,
@@ -489,24 +486,6 @@ def _create_environment() -> Environment:
         lstrip_blocks=True,
     )
 
-    def mark_safe(make: Any) -> Any:
-        def render(*values: Any) -> Markup:
-            return Markup(make(*values))
-
-        return render
-
     filters: dict[str, Any] = environment.filters
-    filters.update(
-        prose=mark_safe(safe_html.markdown_to_html),
-        code=mark_safe(safe_html.highlight_code),
-        diff=mark_safe(safe_html.highlight_diff),
-        ours=Markup,
-    )
-    tests: dict[str, Any] = environment.tests
-    tests["long"] = is_long
+    filters["ours"] = Markup
     return environment
-
-
-def is_long(text: str) -> bool:
-    """Whether an output is folded at first."""
-    return len(text) > FOLDED_LENGTH or text.count("\n") >= FOLDED_LINES

@@ -6,10 +6,11 @@ and attributes: no scripts, styles, forms, frames or images, and links only to w
 
 from __future__ import annotations
 
-import re
 from functools import cache, lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+from sessiontree.export.simple_markdown import render_simple_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,17 +32,14 @@ CLASSES = {"span": {"k", "s", "c", "m", "f", "b", "gi", "gd", "gu"}}
 SCHEMES = {"http", "https", "mailto"}
 
 
-_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;:?'/()%+=-]*[A-Za-z0-9,.;:?'/()%+=-])?")
-"""A line that Markdown does not change."""
-
-
 def markdown_to_html(text: str) -> str:
     """Render Markdown as safe HTML. Invisible characters become symbols, because Markdown can write them as `&rlm;`."""
-    return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else convert_markdown(text)
+    simple = render_simple_markdown(text, highlight_code)
+    return convert_markdown(text) if simple is None else simple
 
 
 def convert_markdown(text: str) -> str:
-    """Render any text. `markdown_to_html` has a fast path for plain lines."""
+    """Render any text. `markdown_to_html` has a fast path for simple ones."""
     import nh3
 
     from sessiontree.export.entry_view import make_visible

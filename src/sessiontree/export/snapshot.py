@@ -23,7 +23,7 @@ from sessiontree.core.entries import (
     SessionInfo,
     read_raws,
 )
-from sessiontree.core.entry_text import CallFinder, CallLookup
+from sessiontree.core.entry_text import CallLookup
 from sessiontree.core.heads import MAIN, Heads, SkippedEntries, build_first_record, skip_unreadable
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.problems import find_problems
@@ -44,7 +44,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     tree: Tree
     heads: Heads
     problems: tuple[Problem, ...]
-    calls: CallFinder
+    calls: CallLookup
     """The tool call that each tool result answers."""
 
     @property

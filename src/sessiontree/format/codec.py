@@ -21,8 +21,9 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
 from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
+from sessiontree.core.sanitize import is_utf8
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_too_deep
+from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_deep_text, is_too_deep
 from sessiontree.format.splice import set_value
 
 VERSION = 3
@@ -190,10 +191,20 @@ class _PreviewLine(msgspec.Struct, gc=False):
     message: MessagePreview
 
 
+class _MessageLine(e.LinePreview, gc=False, kw_only=True):
+    type: Any = None
+    id: Any = None
+    parent: Any = msgspec.field(name=PARENT, default=None)
+    branch: Any = UNSET
+    current: Any = None
+    is_sound: bool = msgspec.field(name="", default=False)
+
+
 _HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
 _head_decoder = msgspec.json.Decoder(LineHead)
 _any_decoder = msgspec.json.Decoder(_AnyLine)
 _preview_decoder = msgspec.json.Decoder(_PreviewLine)
+_line_decoder = msgspec.json.Decoder(_MessageLine)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _encode = msgspec.json.Encoder().encode
@@ -391,6 +402,9 @@ class LineSource(ABC):
     def find_hidden_keys(self, raw: bytes) -> list[str]:
         return find_hidden_keys(raw)
 
+    def decode_line(self, raw: bytes) -> e.LinePreview | None:
+        return read_line_preview(raw)
+
     def decode_preview(self, raw: bytes) -> MessagePreview | None:
         return read_preview(raw)
 
@@ -482,6 +496,18 @@ def find_hidden_keys(raw: bytes) -> list[str]:
     return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(full_head, name) != getattr(head, name)]
 
 
+def _has_one_head(raw: bytes, line: _MessageLine) -> bool:
+    """Return whether a line starts with the values that were decoded, so no later key has another value."""
+    keys = ""
+    if line.branch is not UNSET:
+        keys = ',"branch":null' if line.branch is None else f',"branch":"{line.branch}"'
+        if line.current is not None:
+            keys += f',"current":"{line.current}"'
+    parent = "null" if line.parent is None else f'"{line.parent}"'
+    head = f'{{"type":"message","id":"{line.id}","parentId":{parent},"timestamp":"{line.timestamp}"{keys},"message":{{'
+    return raw.startswith(head.encode("utf-8", "surrogatepass"))
+
+
 def read_timestamp(raw: bytes) -> str:
     """Return the timestamp of a line, or an empty string."""
     head = _match_message_head(raw)
@@ -503,6 +529,18 @@ def is_readable(raw: bytes) -> bool:
         return not is_too_deep(raw)
     except (*DECODE_ERRORS, RecursionError):
         return read_body(raw) is not e.UNREADABLE
+
+
+def read_line_preview(raw: bytes) -> e.LinePreview | None:
+    """Read a message line for a listing; `None` if `read_body` is needed."""
+    try:
+        line = _line_decoder.decode(raw)
+    except (*DECODE_ERRORS, RecursionError):
+        return None
+    if can_be_deep(raw) and is_deep_text(raw):
+        return None
+    line.is_sound = (raw.isascii() or is_utf8(raw)) and _has_one_head(raw, line)
+    return line
 
 
 def read_preview(raw: bytes) -> MessagePreview | None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from sessiontree.core.ancestry import AncestryIndex
 from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, JsonObject
 from sessiontree.core.heads import Heads, read_rename
 from sessiontree.core.problems import describe_defect, is_utf8
-from sessiontree.core.tree import AncestryIndex, Tree
+from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 from sessiontree.format.codec import (
     ANCHOR,

@@ -21,7 +21,7 @@ from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import Body, Entry, EntryId, Label, Problem, SessionInfo
 from sessiontree.core.heads import MAIN
 from sessiontree.core.place_names import BRANCH_PREFIX, looks_like_id
-from sessiontree.core.problems import find_problems
+from sessiontree.core.problems import ProblemScan, find_problems
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.core.upward_calls import load
@@ -137,8 +137,12 @@ class Session(BranchOperations):
     @property
     def problems(self) -> list[Problem]:
         """Everything wrong with the session, and everything worth knowing about it. Nothing is repaired."""
+        return self.list_problems()
+
+    def list_problems(self, scan: ProblemScan | None = None) -> list[Problem]:
+        """Return `problems`. With `scan`, the bodies that were added to it are not read again, and no others are."""
         unfinished = self._load_whole().unfinished
-        found = [*self._reader.problems, *find_problems(self.tree, self.heads)]
+        found = [*self._reader.problems, *find_problems(self.tree, self.heads, scan)]
         if unfinished:
             message = (
                 f"the last line is unfinished ({len(unfinished)} bytes): cut off by a crash, or still being written"

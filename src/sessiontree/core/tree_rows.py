@@ -1,0 +1,187 @@
+"""Tree rows: the entries of a tree as a stream of flat records, in drawing order.
+
+Nothing is laid out in advance: the first rows are there at once, and memory does not grow with the number of rows.
+`core.tree_drawing` adds connectors. `core.outline` is for front ends that jump between rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from sessiontree.core.entries import BOOKKEEPING_TYPES, Entry, EntryId, LinePreview, read_raws
+from sessiontree.core.entry_text import format_entry, format_message_text
+from sessiontree.core.message_views import MessagePreview
+from sessiontree.core.outline import FILTER_TABLES, KIND_BOOKKEEPING, KIND_OTHER, KIND_TOOL_CALL, classify_message
+from sessiontree.core.problems import ProblemScan
+from sessiontree.core.tree import Span, Tree
+
+FIRST_BATCH_SIZE = 16
+BATCH_SIZE = 1024
+"""The number of entries that are read together, in file order."""
+
+
+class FlatRow(Struct, frozen=True, gc=False):
+    """One entry of a tree, as `sessiontree tree --json` prints it."""
+
+    id: EntryId
+    parent: EntryId | None
+    type: str
+    role: str | None
+    label: str | None
+    timestamp: str
+    depth: int
+    text: str
+
+
+class EntryFilter:
+    """Decides which entries a filter shows, one at a time."""
+
+    def __init__(self, tree: Tree, leaf: EntryId | None, filter: str) -> None:
+        self._tree = tree
+        self._table = None if filter == "labeled-only" else FILTER_TABLES[filter]
+        self._leaf = leaf if filter in ("default", "no-tools") else None
+        self.shows_all = filter == "all"
+        self.needs_messages = filter not in ("all", "labeled-only")
+        """Whether `shows` looks at messages."""
+
+    def shows(self, entry: Entry, message: MessagePreview | None) -> bool:
+        """Return whether an entry has a row. `message` is the preview of its message, if it is one."""
+        if self.shows_all:
+            return True
+        if self._table is None:
+            return bool(self._tree.label(entry.id))
+        kind = get_kind(entry, message)
+        return bool(self._table[kind]) or (kind == KIND_TOOL_CALL and entry.id == self._leaf)
+
+
+def get_kind(entry: Entry, message: MessagePreview | None) -> int:
+    """Return the kind of row that an entry makes."""
+    if entry.type == "message":
+        return classify_message(message)
+    return KIND_BOOKKEEPING if entry.type in BOOKKEEPING_TYPES else KIND_OTHER
+
+
+def decode_message(entry: Entry, raw: bytes) -> tuple[LinePreview | None, MessagePreview | None]:
+    """Return the decoded line of a message and its preview; the line is `None` if only the preview could be read."""
+    if entry.type != "message":
+        return None, None
+    line = entry.source.decode_line(raw)
+    return line, entry.source.decode_preview(raw) if line is None else line.message
+
+
+def find_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId | None, rows: int) -> EntryId | None:
+    """Return the entry of the first of `rows` rows with `around` in the middle; `None` if the filter shows nothing.
+
+    If `around` has no row, the middle is where its row would be. Rows before the window are not read.
+    """
+    shown = EntryFilter(tree, leaf, filter)
+    place = 0
+    index = -1 if around is None else tree.get_index(around)
+    for span in tree.walk_spans(leaf) if around is not None else ():
+        if span.first <= index < span.first + len(span):
+            place += index - span.first
+            break
+        place += len(span)
+    before, size = rows // 2, max(rows, BATCH_SIZE)
+    while True:
+        first = max(0, place - size)
+        found = _list_shown(tree, leaf, shown, first, place)
+        if len(found) >= before or first == 0:
+            break
+        size *= 4  # few rows are shown here
+    if before and found:
+        return found[-before:][0]
+    start, size = place, BATCH_SIZE
+    while start < len(tree):
+        found = _list_shown(tree, leaf, shown, start, start + size)
+        if found:
+            return found[0]
+        start, size = start + size, size * 4
+    return None
+
+
+def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int, stop: int) -> list[EntryId]:
+    """Return the entries that are shown between two positions of a walk."""
+    found: list[EntryId] = []
+    position = 0
+    for span in tree.walk_spans(leaf):
+        if position >= stop:
+            break
+        low, high = max(first - position, 0), min(stop - position, len(span))
+        position += len(span)
+        if low < high:
+            entries = list(span.cut(low, high).iter_entries())
+            for entry, raw in zip(entries, read_raws(entries), strict=True):
+                if shown.shows(entry, decode_message(entry, raw)[1]):
+                    found.append(entry.id)
+    return found
+
+
+def stream_rows(
+    tree: Tree,
+    leaf: EntryId | None,
+    filter: str,
+    scan: ProblemScan | None = None,
+    start: EntryId | None = None,
+) -> Iterator[FlatRow]:
+    """Yield the rows that `filter` shows, from the top or from `start`. Every entry that is read is added to `scan`."""
+    shown, labels = EntryFilter(tree, leaf, filter), tree.labels
+    for entries, parents, depths in _iter_batches(tree, leaf, start):
+        order = sorted(range(len(entries)), key=[entry.line for entry in entries].__getitem__)
+        rows: list[FlatRow | None] = [None] * len(entries)
+        for at, raw in zip(order, read_raws(map(entries.__getitem__, order)), strict=True):
+            entry = entries[at]
+            line, message = decode_message(entry, raw)
+            if scan is not None:
+                scan.add(entry, raw, line)
+            if shown.shows(entry, message):
+                is_sound = line is not None and line.is_sound
+                rows[at] = FlatRow(
+                    entry.id,
+                    parents[at],
+                    entry.type,
+                    None if message is None else message.role,
+                    labels.get(entry.id),
+                    line.timestamp if line is not None and is_sound else entry.source.decode_timestamp(raw),
+                    depths[at],
+                    format_entry(entry, raw) if message is None else format_message_text(message),
+                )
+        yield from (row for row in rows if row is not None)
+
+
+def _iter_batches(
+    tree: Tree, leaf: EntryId | None, start: EntryId | None
+) -> Iterator[tuple[list[Entry], list[EntryId | None], list[int]]]:
+    """Yield the entries in drawing order, their effective parents and their depths, in batches.
+
+    The first batches are small, so the first rows are there at once.
+    """
+    size = FIRST_BATCH_SIZE
+    entries: list[Entry] = []
+    parents: list[EntryId | None] = []
+    depths: list[int] = []
+    for span in _skip_spans(tree, leaf, start):
+        for part in span.split(size):
+            ids = part.ids
+            parents.append(part.parent if tree.is_sound else tree.parent(ids[0]))
+            parents.extend(ids[:-1])
+            entries.extend(part.iter_entries())
+            depths.extend(range(part.depth, part.depth + len(ids)))
+            if len(entries) >= size:
+                yield entries, parents, depths
+                entries, parents, depths = [], [], []
+                size = min(size * 4, BATCH_SIZE)
+    if entries:
+        yield entries, parents, depths
+
+
+def _skip_spans(tree: Tree, leaf: EntryId | None, start: EntryId | None) -> Iterator[Span]:
+    """Yield the spans of a walk from the entry `start` on."""
+    spans = tree.walk_spans(leaf)
+    if start is not None:
+        index = tree.get_index(start)
+        span = next(span for span in spans if span.first <= index < span.first + len(span))
+        yield span.cut(index - span.first, len(span))
+    yield from spans
