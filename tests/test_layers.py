@@ -11,11 +11,11 @@ import sessiontree
 from sessiontree.core.upward_calls import TARGETS
 
 LAYERS = [  # bottom first
-    "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert",
+    "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert", "interop",
     "config", "store", "session", "library", "hooks", "model", "files", "ops", "agent", "slash_commands",
     "extensions", "swarm", "compat", "server", "tui", "cli", "__main__",
 ]  # fmt: skip
-PURE = {"core", "format", "branch_comparison", "export", "convert"}
+PURE = {"core", "format", "branch_comparison", "export", "convert", "interop"}
 IMPURE_MODULES = {
     "asyncio", "fcntl", "glob", "io", "os", "pathlib", "random", "secrets", "shutil", "socket", "sqlite3",
     "subprocess", "sys", "tempfile", "threading", "time", "uuid", "uuid_utils",

@@ -584,6 +584,7 @@ ENTRY_TYPES = {
     "label": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "session_info": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "alias": TypeFacts(is_annotation=True, is_bookkeeping=True),
     # Types that only peers write. They have no body class here.
     "model_usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "title_change": TypeFacts(is_annotation=True, is_bookkeeping=True),
@@ -628,3 +629,5 @@ class Header(Struct, frozen=True, kw_only=True):
     """A name that peers store in the header or in a title slot; a `session_info` entry overrides it."""
     redacted: bool = False
     """Whether secrets were removed from the lines. A redacted session cannot be continued."""
+    origin: JsonObject | None = None
+    """The program that the session was imported from: its name as `program`, and its `version` if known."""

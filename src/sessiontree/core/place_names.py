@@ -94,21 +94,26 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     if branch is not None:
         return heads.heads[branch]
     if looks_like_id(place) and place in tree:
-        return place
+        return _follow_alias(place, tree)
     labeled = [id for id, text in tree.labels.items() if text == place]
     if len(labeled) > 1:
         raise Ambiguous("label", place, labeled)
     if labeled:
         return labeled[0]
     if place in tree:
-        return place
+        return _follow_alias(place, tree)
     if len(place) >= ID_PREFIX_LENGTH:
         matches = tree.find_by_prefix(place)
         if len(matches) > 1:
             raise Ambiguous("prefix", place, matches)
         if matches:
-            return matches[0]
+            return _follow_alias(matches[0], tree)
     raise NotFound("place", place, "a place is HEAD, root, a branch, a label, an entry id or its first 8 characters")
+
+
+def _follow_alias(id: EntryId, tree: Tree) -> EntryId | None:
+    """Return the entry that an alias stands for, its parent; every other entry is itself."""
+    return tree.parent(id) if tree[id].type == "alias" else id
 
 
 def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:

@@ -767,6 +767,7 @@ def read_header(raw: bytes, wire: JsonObject) -> Header | None:
         forked_from=_parse_optional_text(wire.get("forkedFrom")),
         title=_parse_optional_text(wire.get("title")) or _parse_optional_text(wire.get("name")),
         redacted=_parse_flag(wire.get("redacted")),
+        origin=_parse_optional_object(wire.get("origin")),
     )
 
 
@@ -778,9 +779,11 @@ def write_header(
     parent_session: str | None = None,
     forked_from: EntryId | None = None,
     title: str | None = None,
+    origin: JsonObject | None = None,
 ) -> bytes:
     wire: JsonObject = {"type": "session", "version": VERSION, "id": id, "timestamp": timestamp, "cwd": cwd}
-    for key, value in (("parentSession", parent_session), ("forkedFrom", forked_from), ("title", title)):
+    optional = {"parentSession": parent_session, "forkedFrom": forked_from, "title": title, "origin": origin}
+    for key, value in optional.items():
         if value is not None:
             wire[key] = value
     return write_object(wire)

@@ -1,0 +1,22 @@
+"""Formats: all foreign formats, and which one a file has."""
+
+from __future__ import annotations
+
+from sessiontree.errors import NotFound
+from sessiontree.interop.base import FileHead, ForeignFormat
+
+FORMATS: tuple[ForeignFormat, ...] = ()
+"""In the order in which `detect_format` asks them: the most specific first."""
+
+
+def detect_format(head: FileHead) -> ForeignFormat | None:
+    """Return the format of a file by its content, or `None`."""
+    return next((format for format in FORMATS if format.detect(head)), None)
+
+
+def find_format(name: str) -> ForeignFormat:
+    """Return a format by name. Raises `NotFound`."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    raise NotFound("format", name, f"formats: {', '.join(format.name for format in FORMATS)}")
