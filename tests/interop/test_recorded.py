@@ -15,7 +15,7 @@ from tests.interop.conformance import (
     read_one,
 )
 
-PROGRAMS = ()
+PROGRAMS = ("claude",)
 """The programs that have a module in `interop`."""
 
 

@@ -30,7 +30,7 @@ from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
-from sessiontree.format.codec import LINE_LIMIT, NotJson, read_object, write_entry, write_header
+from sessiontree.format.codec import LINE_LIMIT, NotJson, read_body, read_object, write_entry, write_header
 
 HEAD_SIZE = 1 << 16
 """How many bytes at the start of a file `detect` gets."""
@@ -228,7 +228,8 @@ class ConversationBuilder:
         self._time = self._started = normalize_time(started)
         self._lines: list[bytes] = []
         self._aliases: dict[EntryId, EntryId | None] = {}
-        self._ids: set[EntryId] = set()
+        self._ids: dict[EntryId, int] = {}
+        """The index of each entry in the lines."""
         self._problems: list[Problem] = []
         self._unreported = 0
 
@@ -274,9 +275,13 @@ class ConversationBuilder:
             self.report("long_line", f"entry {id!r} has {len(line)} bytes and is left out", entry=id, severity="fault")
             return above
         self._lines.append(line)
-        self._ids.add(id)
+        self._ids[id] = len(self._lines) - 1
         self._aliases.pop(id, None)
         return id
+
+    def get_body(self, id: EntryId) -> Body:
+        """Return the body of an entry that was added before."""
+        return read_body(self._lines[self._ids[id]])
 
     def add_alias(self, id: EntryId, target: EntryId | None) -> None:
         """Make `id` another name of an entry: for lines of the file that are no entries of their own."""

@@ -1,0 +1,550 @@
+"""Claude Code: `~/.claude/projects/FOLDER/SESSION.jsonl`, a tree of lines linked by `parentUuid`.
+
+Talk is in `user` and `assistant` lines. Other lines that take part in the tree become aliases of the talk above them,
+so every `uuid` names a place.
+
+- An answer has one line per content block, all with the same `message.id`. They become one entry, which has the id of
+  the last line.
+- The results of parallel calls hang below the lines of their calls. They become a chain, so they are no branches.
+- A compaction is a `compact_boundary`, which has no parent but a `logicalParentUuid`, and a line with the summary.
+- Each subagent has a file of its own. It becomes a branch under the call that started it.
+- A fork is a copy of the lines with the same uuids. Files that are passed as related join into one tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from sessiontree.convert.anthropic_messages import from_anthropic
+from sessiontree.core.entries import (
+    BranchPoint,
+    Compaction,
+    ContextEdit,
+    CustomMessage,
+    EntryId,
+    JsonObject,
+    Message,
+    Opaque,
+    ResetBoundary,
+    Usage,
+)
+from sessiontree.core.heads import MAIN
+from sessiontree.core.messages import coerce_number, coerce_string, complete_usage, extract_text, is_list, is_object
+from sessiontree.errors import FormatError, InvalidOperation
+from sessiontree.interop.base import (
+    Conversation,
+    ConversationBuilder,
+    FileHead,
+    ForeignFile,
+    ForeignFormat,
+    get_object,
+    read_record,
+)
+
+NAME = "claude"
+TREE_TYPES = ("user", "assistant", "system", "attachment", "progress")
+"""Types of lines that have a place in the tree."""
+BULKY = (b'{"type":"api-request', b'{"type":"file-history')
+"""How lines begin that are long and say nothing about the conversation."""
+SUBAGENTS = "subagents"
+PROGRAM_TEXT = re.compile(
+    r"\s*(\[Request interrupted by user|\[Image: source: |Caveat: |"
+    r"<(system-reminder|local-command-\w+|command-\w+|task-notification|bash-\w+|user-prompt-submit-hook)[ >])"
+)
+"""User text that the program wrote, and not the user."""
+NOTE = "claude.note"
+"""The custom type of such text."""
+
+
+def detect(head: FileHead) -> bool:
+    """Return whether a file has lines with `uuid` and `parentUuid`, or bookkeeping lines of Claude Code."""
+    records = head.read_records()
+    return any(map(_is_tree_line, records)) or any(
+        record.get("type") in ("last-prompt", "queue-operation", "custom-title", "file-history-snapshot", "summary")
+        and ("sessionId" in record or "leafUuid" in record or "messageId" in record)
+        for record in records
+    )
+
+
+def _is_tree_line(record: JsonObject) -> bool:
+    return (
+        record.get("type") in TREE_TYPES
+        and isinstance(record.get("uuid"), str)
+        and "parentUuid" in record
+        and "parts" not in get_object(record, "message")  # Qwen Code links its lines in the same way
+    )
+
+
+def find_related(file: ForeignFile) -> Iterable[str]:
+    """Return where the subagents of a session are."""
+    stem = file.name.rpartition("/")[2].removesuffix(".jsonl")
+    return (f"{stem}/{SUBAGENTS}/*.jsonl", f"{stem}/{SUBAGENTS}/*.meta.json")
+
+
+def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
+    """Yield the conversation of a session file, its subagents, and forks that are passed as related files."""
+    main = _SessionLines(file)
+    if not main.nodes and not main.has_bookkeeping:
+        raise FormatError(file.name, "no line of a Claude Code session")
+    forks = [_SessionLines(other) for other in related if other.name.endswith(".jsonl") and not _is_subagent(other)]
+    agents = [_SessionLines(other) for other in related if other.name.endswith(".jsonl") and _is_subagent(other)]
+    details = {other.name: _read_details(other) for other in related if other.name.endswith(".meta.json")}
+    yield _TreeWriter(main).build(forks, agents, details)
+
+
+def _is_subagent(file: ForeignFile) -> bool:
+    return f"/{SUBAGENTS}/" in f"/{file.name}"
+
+
+def _read_details(file: ForeignFile) -> JsonObject:
+    try:
+        value = file.read_document()
+    except FormatError:
+        return {}
+    return value if is_object(value) else {}
+
+
+class _Node(Struct):
+    """What becomes one entry: a user line, all lines of an answer, or a compaction."""
+
+    id: EntryId
+    kind: str
+    """`user`, `assistant` or `compaction`."""
+    records: list[JsonObject]
+    parent: str | None
+    """The foreign id of the parent, as the first line has it."""
+    is_sidechain: bool = False
+    boundary: JsonObject | None = None
+    """The line of a compaction that has its facts."""
+
+    @property
+    def record(self) -> JsonObject:
+        return self.records[-1]
+
+    @property
+    def calls(self) -> list[str]:
+        """The calls that it makes or answers."""
+        key = "id" if self.kind == "assistant" else "tool_use_id"
+        kind = "tool_use" if self.kind == "assistant" else "tool_result"
+        blocks = [block for record in self.records for block in _get_blocks(record)]
+        return [coerce_string(block.get(key)) for block in blocks if block.get("type") == kind]
+
+
+def _get_blocks(record: JsonObject) -> list[JsonObject]:
+    content = get_object(record, "message").get("content")
+    return [block for block in content if is_object(block)] if is_list(content) else []
+
+
+class _SessionLines:
+    """The lines of one file, joined into nodes."""
+
+    def __init__(self, file: ForeignFile) -> None:
+        self.file = file
+        self.nodes: dict[EntryId, _Node] = {}
+        """In the order of the file."""
+        self.links: dict[str, str | None] = {}
+        """The parents of lines that are no nodes: attachments, notices, and the first lines of an answer."""
+        self.problems: list[tuple[str, str, int]] = []
+        self.session = self.agent = self.cwd = self.version = ""
+        self.started: object = None
+        self.title: str | None = None
+        self.leaf: str | None = None
+        """The leaf that the program noted last."""
+        self.last: str | None = None
+        """The last line of the tree."""
+        self.cost = 0.0
+        self.has_bookkeeping = False
+        self._answers: dict[str, _Node] = {}
+        self._boundaries: dict[str, JsonObject] = {}
+        self._seen: set[str] = set()
+        for number, line in enumerate(file.iter_lines(), 1):
+            if not line.startswith(BULKY) and line.strip():
+                self._read_line(line, number)
+        for uuid, boundary in self._boundaries.items():
+            # A boundary whose summary was never written: what was before it is still sent.
+            self.links[uuid] = _get_text(boundary, "logicalParentUuid") or _get_text(boundary, "parentUuid")
+        self.chain_results()
+
+    def _read_line(self, line: bytes, number: int) -> None:
+        record = read_record(line)
+        if record is None:
+            self.problems.append(("malformed_line", "not a JSON object", number))
+            return
+        kind, uuid = record.get("type"), record.get("uuid")
+        self.session = coerce_string(record.get("sessionId")) or self.session
+        self.version = coerce_string(record.get("version")) or self.version
+        if kind not in TREE_TYPES or not isinstance(uuid, str):
+            self._read_bookkeeping(record, kind, number)
+            return
+        if uuid in self._seen:
+            self.problems.append(("duplicate_id", f"line {uuid!r} is there twice; the first one is used", number))
+            return
+        self._seen.add(uuid)
+        self.cwd = self.cwd or coerce_string(record.get("cwd"))
+        self.agent = self.agent or coerce_string(record.get("agentId"))
+        self.started = self.started or record.get("timestamp")
+        self.last = uuid
+        self._add_tree_line(record, kind, uuid)
+
+    def _read_bookkeeping(self, record: JsonObject, kind: Any, number: int) -> None:
+        match kind:
+            case "last-prompt":
+                self.leaf = _get_text(record, "leafUuid")
+            case "custom-title":
+                self.title = _get_text(record, "customTitle") or self.title
+            case "summary" if self.title is None:  # older versions
+                self.title = _get_text(record, "summary")
+            case "cost-state":
+                self.cost = max(0.0, float(coerce_number(record.get("totalCostUSD"))))
+            case "user" | "assistant":
+                self.problems.append(("malformed_line", f"a line of type {kind!r} without a uuid", number))
+            case str():
+                pass
+            case _:
+                self.problems.append(("malformed_line", "a line without a type", number))
+                return
+        self.has_bookkeeping = True
+
+    def _add_tree_line(self, record: JsonObject, kind: str, uuid: str) -> None:
+        parent = _get_text(record, "parentUuid")
+        is_sidechain = record.get("isSidechain") is True
+        message = record.get("message")
+        if kind == "system" and record.get("subtype") == "compact_boundary":
+            self._boundaries[uuid] = record
+            self.links[uuid] = _get_text(record, "logicalParentUuid")
+        elif kind == "assistant" and is_object(message):
+            answer = self._answers.get(coerce_string(message.get("id")))
+            if answer is not None:
+                self._extend_answer(answer, record, uuid)
+                return
+            node = _Node(uuid, kind, [record], parent, is_sidechain)
+            self.nodes[uuid] = node
+            if isinstance(message.get("id"), str):
+                self._answers[message["id"]] = node
+        elif kind == "user" and is_object(message):
+            boundary = self._boundaries.pop(parent or "", None) if record.get("isCompactSummary") is True else None
+            if boundary is not None:
+                above = _get_text(boundary, "logicalParentUuid") or _get_text(boundary, "parentUuid")
+                self.links[parent or ""] = uuid
+                self.nodes[uuid] = _Node(uuid, "compaction", [record], above, is_sidechain, boundary)
+            else:
+                self.nodes[uuid] = _Node(uuid, kind, [record], parent, is_sidechain)
+        else:
+            self.links[uuid] = parent
+
+    def _extend_answer(self, answer: _Node, record: JsonObject, uuid: str) -> None:
+        """Add a line to an answer, which gets the id of the line."""
+        self.links[answer.id] = uuid
+        del self.nodes[answer.id]
+        answer.id = uuid
+        answer.records.append(record)
+        self.nodes[uuid] = answer
+
+    def chain_results(self) -> None:
+        """Link the results of parallel calls one below the other, and what follows any of them below the last."""
+        last: dict[EntryId, _Node] = {}
+        answered: dict[EntryId, set[str]] = {}
+        chains: dict[EntryId, EntryId] = {}
+        for node in self.nodes.values():
+            above = self.find(node.parent)
+            if node.kind != "user" or above is None or self.nodes[above].kind != "assistant" or not node.calls:
+                continue
+            calls = set(self.nodes[above].calls)
+            if not calls.issuperset(node.calls):
+                continue
+            if above in last and not answered[above].intersection(node.calls):
+                node.parent = chains[last[above].id] = last[above].id
+                chains[last[above].id] = node.id
+                answered[above].update(node.calls)
+            else:
+                answered[above] = set(node.calls)
+            last[above] = node
+        for node in self.nodes.values():
+            above = self.find(node.parent)
+            while above is not None and above in chains and chains[above] != node.id:
+                above = chains[above]
+                node.parent = above
+
+    def find(self, uuid: str | None) -> EntryId | None:
+        """Return the node that a line belongs to or hangs below; `None` if there is none."""
+        seen: set[str] = set()
+        while uuid is not None and uuid not in self.nodes:
+            if uuid in seen:
+                return None
+            seen.add(uuid)
+            uuid = self.links.get(uuid)
+        return uuid
+
+    def is_known(self, uuid: str) -> bool:
+        return uuid in self.nodes or uuid in self.links
+
+    def list_leaves(self) -> list[EntryId]:
+        """Return the nodes without children, in the order of the file. The current one is the last."""
+        parents = {self.find(node.parent) for node in self.nodes.values()}
+        inside = [node for node in self.nodes.values() if not node.is_sidechain] or list(self.nodes.values())
+        leaves = [node.id for node in inside if node.id not in parents]
+        current = self.find(self.leaf)
+        if current is None or current not in leaves:
+            current = self.find(self.last)
+        if current is None or current not in {node.id for node in inside}:
+            current = leaves[-1] if leaves else None
+        return [leaf for leaf in leaves if leaf != current] + ([] if current is None else [current])
+
+
+def _get_text(record: JsonObject, key: str) -> str | None:
+    value = record.get(key)
+    return value if isinstance(value, str) else None
+
+
+class _TreeWriter:
+    """Writes the nodes of a session, its forks and its subagents as entries."""
+
+    def __init__(self, main: _SessionLines) -> None:
+        self._main = main
+        id = f"agent-{main.agent}" if main.agent else main.session
+        self._builder = ConversationBuilder(
+            NAME,
+            id or main.file.name.rpartition("/")[2].removesuffix(".jsonl"),
+            cwd=main.cwd,
+            version=main.version or None,
+            started=main.started,
+        )
+        self._builder.title = main.title
+        self._heads: dict[str, EntryId | None] = {}
+        self._tools: dict[str, str] = {}
+        """The names of tools by call id."""
+        self._callers: dict[str, EntryId] = {}
+        """The entries that made calls, by call id."""
+
+    def build(
+        self, forks: list[_SessionLines], agents: list[_SessionLines], details: dict[str, JsonObject]
+    ) -> Conversation:
+        for lines in (self._main, *forks, *agents):
+            for kind, message, number in lines.problems:
+                place = "" if lines is self._main else f" of {lines.file.name.rpartition('/')[2]}"
+                self._builder.report(kind, f"line {number}{place}: {message}", line=number)
+        self._add_session(self._main, MAIN, "rewind")
+        for fork in forks:
+            self._add_session(fork, f"fork-{fork.session[:8]}", f"fork-{fork.session[:8]}")
+        self._add_agents(agents, details)
+        if self._main.cost:
+            usage = complete_usage({"cost": self._main.cost})
+            self._builder.add(
+                Usage(kind="session total", usage=usage, note="cost that Claude Code noted for the whole session"),
+                id=f"{self._builder.id}-cost",
+                parent=self._heads.get(MAIN),
+            )
+        return self._builder.build(self._heads)
+
+    def _add_session(self, lines: _SessionLines, current: str, other: str) -> None:
+        """Add all branches of a file: the current one under one name, the others numbered."""
+        leaves = lines.list_leaves()
+        branches: dict[EntryId, str] = {}
+        names = [*(f"{other}-{number}" for number in range(1, len(leaves))), current]
+        for name, leaf in reversed(list(zip(names, leaves, strict=False))):
+            own = self._claim_path(lines, leaf, name, branches)
+            if name == current or any(_is_talk(lines.nodes[id]) for id in own):
+                self._heads[name] = leaf
+        self._heads.setdefault(current, None)
+        self._add_nodes(lines, branches, current)
+
+    def _claim_path(
+        self, lines: _SessionLines, leaf: EntryId, name: str, branches: dict[EntryId, str]
+    ) -> list[EntryId]:
+        """Put the nodes up from a leaf on a branch, unless another branch has them. Returns those nodes."""
+        own: list[EntryId] = []
+        id: EntryId | None = leaf
+        while id is not None and id not in branches:
+            branches[id] = name
+            own.append(id)
+            id = lines.find(lines.nodes[id].parent)
+        return [id for id in own if id not in self._builder]
+
+    def _add_nodes(
+        self, lines: _SessionLines, branches: dict[EntryId, str], branch: str, root: EntryId | None = None
+    ) -> None:
+        """Add all nodes of a file, parents first. Nodes without a parent go below `root`."""
+        for start in lines.nodes:
+            chain: list[_Node] = []
+            visited: set[EntryId] = set()
+            id: EntryId | None = start
+            while id is not None and id not in self._builder and id not in visited:
+                visited.add(id)
+                chain.append(lines.nodes[id])
+                id = lines.find(lines.nodes[id].parent)
+            if id is not None and id in visited:
+                self._builder.report("cycle", f"entry {id!r} is its own ancestor", entry=id)
+            for node in reversed(chain):
+                parent = lines.find(node.parent)
+                self._check_parent(lines, node)
+                if parent is None or parent not in self._builder:
+                    parent = root or self._find_caller(node)
+                self._add_node(lines, node, parent, branches.get(node.id, branch))
+        for uuid in lines.links:
+            self._builder.add_alias(uuid, lines.find(uuid))
+
+    def _check_parent(self, lines: _SessionLines, node: _Node) -> None:
+        if node.parent is not None and not lines.is_known(node.parent):
+            self._builder.report(
+                "orphan", f"entry {node.id!r} names a parent {node.parent!r} that is not in the file", entry=node.id
+            )
+
+    def _find_caller(self, node: _Node) -> EntryId | None:
+        """Return the call that started a subagent whose lines are in the file of the session, as older versions did."""
+        if not node.is_sidechain or self._main.agent:
+            return None
+        prompt = extract_text(get_object(node.record, "message").get("content"))
+        for other in reversed(self._main.nodes.values()):
+            for block in _get_blocks(other.record) if other.kind == "assistant" and not other.is_sidechain else ():
+                if other.id in self._builder and prompt and get_object(block, "input").get("prompt") == prompt:
+                    return self._start_agent(node.id, other.id, f"agent-{node.id[:8]}", None)
+        return None
+
+    def _add_agents(self, agents: list[_SessionLines], details: dict[str, JsonObject]) -> None:
+        """Add each subagent below the call that started it, which may be in another subagent."""
+        waiting = list(agents)
+        while waiting:
+            ready = [agent for agent in waiting if self._get_call(agent, details) in self._callers] or waiting
+            for agent in ready:
+                facts = details.get(f"{agent.file.name.removesuffix('.jsonl')}.meta.json", {})
+                parent = self._callers.get(self._get_call(agent, details))
+                leaves = agent.list_leaves()
+                name = f"agent-{agent.agent or agent.file.name.rpartition('/')[2]}"
+                if not leaves or name in self._heads:
+                    continue
+                if parent is None:
+                    self._builder.report("orphan", f"no call started subagent {agent.agent!r}")
+                description = coerce_string(facts.get("description")) or coerce_string(facts.get("agentType")) or None
+                root = self._start_agent(name, parent, name, description)
+                self._heads[name] = leaves[-1]
+                self._add_nodes(agent, {}, name, root)
+            waiting = [agent for agent in waiting if agent not in ready]
+
+    def _get_call(self, agent: _SessionLines, details: dict[str, JsonObject]) -> str:
+        facts = details.get(f"{agent.file.name.removesuffix('.jsonl')}.meta.json", {})
+        return coerce_string(facts.get("toolUseId"))
+
+    def _start_agent(self, id: str, parent: EntryId | None, name: str, description: str | None) -> EntryId | None:
+        """Start the branch of a subagent. Its model does not see what is above."""
+        point = BranchPoint(name=name, description=description)
+        start = self._builder.add(point, id=f"{id}-branch", parent=parent, branch=name)
+        return self._builder.add(ResetBoundary(), id=f"{id}-start", parent=start, branch=name)
+
+    def _add_node(self, lines: _SessionLines, node: _Node, parent: EntryId | None, branch: str) -> None:
+        if node.kind == "compaction":
+            self._add_compaction(lines, node, parent, branch)
+            return
+        message = _join_answer(node.records) if node.kind == "assistant" else dict(get_object(node.record, "message"))
+        try:
+            bodies = list(from_anthropic([message]))
+        except InvalidOperation as error:
+            self._builder.report("malformed_line", f"entry {node.id!r} is not understood: {error}", entry=node.id)
+            self._builder.add(
+                Opaque(type="claude.line", fields={"lines": node.records}),
+                id=node.id,
+                parent=parent,
+                time=node.record.get("timestamp"),
+                branch=branch,
+            )
+            return
+        for number, body in enumerate(bodies, 1):
+            id = node.id if number == len(bodies) else f"{node.id}-{number}"
+            if node.kind == "assistant":
+                stored: Message | CustomMessage = Message(_describe_answer(body.message, node.record))
+            else:
+                stored = self._build_user_body(body.message, node.record)
+            parent = self._builder.add(stored, id=id, parent=parent, time=node.record.get("timestamp"), branch=branch)
+        for block in (block for record in node.records for block in _get_blocks(record)):
+            if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
+                self._tools[block["id"]] = coerce_string(block.get("name"))
+                self._callers[block["id"]] = node.id
+
+    def _build_user_body(self, message: JsonObject, record: JsonObject) -> Message | CustomMessage:
+        if message["role"] == "toolResult":
+            name = self._tools.get(message["toolCallId"], message["toolName"])
+            return Message({**message, "toolName": name})
+        content = message["content"]
+        is_meta = record.get("isMeta") is True
+        kind = get_object(record, "origin").get("kind")
+        if is_meta or kind not in (None, "human") or PROGRAM_TEXT.match(extract_text(content)):
+            return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
+        return Message(message)
+
+    def _add_compaction(self, lines: _SessionLines, node: _Node, parent: EntryId | None, branch: str) -> None:
+        summary = extract_text(get_object(node.record, "message").get("content"))
+        facts = get_object(node.boundary, "compactMetadata")
+        kept = [id for uuid in _list_preserved(facts) if (id := lines.find(uuid)) is not None and id in self._builder]
+        tokens = max(0, int(coerce_number(facts.get("preTokens"))))
+        time = node.record.get("timestamp")
+        if get_object(node.record, "summarizeMetadata").get("direction") != "from":
+            body = Compaction(summary=summary, first_kept=kept[0] if kept else node.id, tokens_before=tokens)
+            self._builder.add(body, id=node.id, parent=parent, time=time, branch=branch)
+            return
+        # What was kept is sent before the summary. No compaction says that: the kept messages follow it as copies.
+        id = f"{node.id}-compaction"
+        above = self._builder.add(
+            Compaction(summary=summary, first_kept=id, tokens_before=tokens),
+            id=id, parent=parent, time=time, branch=branch,
+        )  # fmt: skip
+        above = self._builder.add(ContextEdit(target=id), id=f"{node.id}-edit", parent=above, branch=branch)
+        for number, copied in enumerate(dict.fromkeys(kept), 1):
+            body = self._builder.get_body(copied)
+            above = self._builder.add(
+                body, id=f"{node.id}-kept-{number}", parent=above, branch=branch, extra={"copiedFrom": copied}
+            )
+        self._builder.add(
+            CustomMessage(custom_type=NOTE, content=summary, display=False),
+            id=node.id, parent=above, branch=branch, extra={"copiedFrom": id},
+        )  # fmt: skip
+
+
+def _is_talk(node: _Node) -> bool:
+    """Return whether a node is more than a note of the program."""
+    if node.kind != "user":
+        return True
+    text = extract_text(get_object(node.record, "message").get("content"))
+    return not (node.record.get("isMeta") is True or PROGRAM_TEXT.match(text))
+
+
+def _list_preserved(facts: JsonObject) -> list[str]:
+    """Return the lines that a compaction keeps, oldest first."""
+    uuids = get_object(facts, "preservedMessages").get("uuids")
+    if is_list(uuids):
+        return [uuid for uuid in uuids if isinstance(uuid, str)]
+    head = get_object(facts, "preservedSegment").get("headUuid")
+    return [head] if isinstance(head, str) else []
+
+
+def _join_answer(records: Sequence[JsonObject]) -> JsonObject:
+    """Return the message of an answer with the content of all its lines."""
+    message = dict(get_object(records[-1], "message"))
+    blocks: list[Any] = []
+    for record in records:
+        content = get_object(record, "message").get("content")
+        blocks += (
+            [{"type": "text", "text": content}] if isinstance(content, str) else content if is_list(content) else []
+        )
+    message["content"] = [
+        {**block, "signature": coerce_string(block.get("signature"))}
+        if is_object(block) and block.get("type") == "thinking"
+        else block
+        for block in blocks
+    ]
+    message.setdefault("stop_reason", None)
+    return {**message, "type": "message", "role": "assistant"}
+
+
+def _describe_answer(message: JsonObject, record: JsonObject) -> JsonObject:
+    if record.get("isApiErrorMessage") is True:
+        text = extract_text(message["content"])
+        return {**message, "content": [], "stopReason": "error", "errorMessage": text or "the request failed"}
+    if record.get("isAbortedMidStream") is True:
+        return {**message, "stopReason": "length"}  # cut off, but the program sends it again
+    return message
+
+
+FORMAT = ForeignFormat(name=NAME, title="Claude Code", detect=detect, read=read, find_related=find_related)
