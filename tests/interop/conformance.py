@@ -5,9 +5,11 @@ any, `text`, `thinking`, `calls`, `id` (of the call that a result answers) and `
 """
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,15 @@ def detect(path: Path) -> ForeignFormat:
 def read_file(path: Path) -> list[Conversation]:
     """Read a recorded file with the files that belong to it."""
     format, file = detect(path), open_file(path)
-    related = sorted({other for pattern in format.find_related(file) for other in path.parent.glob(pattern)} - {path})
-    return list(format.read(file, [open_file(other) for other in related]))
+    found = {path}
+    todo = [path]
+    while todo:
+        current = todo.pop()
+        names = (glob(pattern, root_dir=current.parent) for pattern in format.find_related(open_file(current)))
+        more = {Path(os.path.normpath(current.parent / name)) for several in names for name in several} - found
+        found |= more
+        todo += [other for other in more if other.suffix == ".jsonl"]
+    return list(format.read(file, [open_file(other) for other in sorted(found - {path})]))
 
 
 def read_one(path: Path) -> Snapshot:

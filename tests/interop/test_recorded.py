@@ -15,7 +15,7 @@ from tests.interop.conformance import (
     read_one,
 )
 
-PROGRAMS = ("claude",)
+PROGRAMS = ("claude", "codex")
 """The programs that have a module in `interop`."""
 
 

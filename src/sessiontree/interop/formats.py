@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sessiontree.errors import NotFound
-from sessiontree.interop import claude_code
+from sessiontree.interop import claude_code, codex
 from sessiontree.interop.base import FileHead, ForeignFormat
 
-FORMATS: tuple[ForeignFormat, ...] = (claude_code.FORMAT,)
+FORMATS: tuple[ForeignFormat, ...] = (claude_code.FORMAT, codex.FORMAT)
 """In the order in which `detect_format` asks them: the most specific first."""
 
 
