@@ -109,6 +109,8 @@ COMMAND_GROUPS = {
         "export": "export",
         "copy": "export",
         "verify": "export",
+        "import": "interop",
+        "continue": "interop",
     },
     "Summarize and combine": dict.fromkeys(
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"

@@ -10,7 +10,17 @@ from collections.abc import Iterable
 import click
 
 from sessiontree.cli.app import app, fail, json_option, open_session, place_option, session_argument
-from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line, escape_lines
+from sessiontree.cli.output import (
+    bold,
+    colorize,
+    create_progress,
+    dim,
+    echo,
+    echo_json,
+    escape_line,
+    escape_lines,
+    warn,
+)
 from sessiontree.core.number_text import pluralize
 from sessiontree.export import (
     FORMAT_BY_SUFFIX,
@@ -22,6 +32,8 @@ from sessiontree.export import (
     stream_export,
 )
 from sessiontree.home import list_user_homes
+from sessiontree.interop.formats import list_written_formats
+from sessiontree.library.foreign_continue import write_session
 from sessiontree.library.transfer import Progress, TransferResult, encode_transfer_result
 from sessiontree.library.transfer import copy as copy_sessions
 from sessiontree.library.transfer import verify as verify_sessions
@@ -41,7 +53,12 @@ STDOUT = "-"
     metavar="FILE",
     help="File to write, or - for standard output. Default: a name with the id of the session.",
 )
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Format. Default: from the file name, else html.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([*FORMATS, *list_written_formats()]),
+    help="Format. Default: from the file name, else html.",
+)
 @place_option("--branch", help="Export only the path to this place.")
 @place_option("--subtree", help="Export only this entry and its descendants.")
 @click.option("--redact", is_flag=True, help="Redact keys, tokens, private keys and home paths.")
@@ -71,10 +88,18 @@ def export_command(
     chosen = form or _detect_format(output or "")
     with open_session(session, read_only=True) as source:
         redactor = Redactor(patterns, homes=list_user_homes()) if redact else None
-        target = output or build_file_name(source.id, chosen)
+        target = output or build_file_name(source.id, chosen if chosen in FORMATS else "jsonl")
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session file itself; choose another file")
-        if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
+        if chosen not in FORMATS:
+            if subtree is not None or redactor is not None:
+                raise click.UsageError(f"--format {chosen} cannot be combined with --subtree or --redact")
+            leaf = source.resolve_place(branch or "HEAD")
+            written = write_session(source, chosen, leaf, source.id, source.cwd)
+            for omission in written.omitted:
+                warn(f"not the same in {chosen}: {omission}")
+            pieces = iter([written.files[0].content])
+        elif chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             pieces = source.store.stream_bytes()
         else:
             pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)

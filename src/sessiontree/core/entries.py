@@ -290,6 +290,24 @@ class ResetBoundary(Struct, frozen=True):
         return Description(title="Reset", facts=("nothing above reaches the model",))
 
 
+class Original(Struct, frozen=True, kw_only=True):
+    """A piece of the file that another program wrote and the session was imported from. In context: no."""
+
+    program: str
+    """The name of its format, such as `claude`."""
+    file: str
+    offset: int = 0
+    """Where the piece starts in the file, in bytes."""
+    size: int = 0
+    content: str = ""
+    """The bytes of the piece, compressed with zlib, in base64."""
+    heads: JsonObject | None = None
+    """The heads of the branches in the file, in the last piece of an import."""
+
+    def describe(self) -> Description:
+        return Description(title="Original", subject=self.file, facts=(self.program,), line=f"original: {self.file}")
+
+
 class Opaque(Struct, frozen=True, kw_only=True):
     """An entry of an unknown type. Its bytes are preserved. In context: no."""
 
@@ -324,6 +342,7 @@ Body: TypeAlias = (
     | ModeChange
     | RuleInjection
     | ResetBoundary
+    | Original
     | Opaque
 )
 
@@ -585,6 +604,7 @@ ENTRY_TYPES = {
     "session_info": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "alias": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "original": TypeFacts(is_annotation=True, is_bookkeeping=True),
     # Types that only peers write. They have no body class here.
     "model_usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
     "title_change": TypeFacts(is_annotation=True, is_bookkeeping=True),

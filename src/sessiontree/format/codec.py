@@ -162,6 +162,17 @@ WIRE: dict[str, tuple[type[Any], dict[str, WireField]]] = {
     "mode_change": (e.ModeChange, {"mode": WireField("mode", _parse_text), "data": WireField("data", _keep_value)}),
     "ttsr_injection": (e.RuleInjection, {"rules": WireField("injectedRules", _parse_texts)}),
     "reset_boundary": (e.ResetBoundary, {}),
+    "original": (
+        e.Original,
+        {
+            "program": WireField("program", _parse_text),
+            "file": WireField("file", _parse_text),
+            "offset": WireField("offset", _parse_count),
+            "size": WireField("size", _parse_count),
+            "content": WireField("content", _parse_text),
+            "heads": WireField("heads", _parse_optional_object),
+        },
+    ),
 }
 
 ID, PARENT, ANCHOR, MESSAGE = "id", "parentId", "firstKeptEntryId", "message"

@@ -7,6 +7,7 @@ not understand as a `Problem`, and never raises anything but `FormatError`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from sessiontree.core.entries import (
     HEAD_RECORD,
     Body,
     Custom,
+    CustomMessage,
     Entry,
     EntryId,
     JsonObject,
@@ -27,7 +29,7 @@ from sessiontree.core.entries import (
     SessionInfo,
 )
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import is_object
+from sessiontree.core.messages import get_role, is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_body, read_object, write_entry, write_header
@@ -37,6 +39,10 @@ HEAD_SIZE = 1 << 16
 MAX_HEAD_RECORDS = 50
 MAX_REPORTED = 1000
 """How many problems of one conversation are listed; of the rest only the number is."""
+SILENT_TYPES = frozenset(
+    {"custom", "label", "session_info", "usage", "alias", "original", "model_change", "thinking_level_change"}
+)
+"""Types of entries that say nothing to a model and change nothing about the context."""
 ALIAS = "alias"
 """The type of an entry that gives its parent another id."""
 
@@ -122,6 +128,10 @@ class Conversation(Struct, frozen=True, kw_only=True):
     lines: list[bytes]
     """A whole session, the header first."""
     problems: list[Problem]
+    heads: dict[str, EntryId | None]
+    """The leaves of all branches, by name."""
+    part_of: str | None = None
+    """The id of the conversation that this one is a branch of, such as that which started a subagent."""
     original: bytes | None = None
     """The conversation as the other program stores it, if a file holds several; otherwise the file is the original."""
 
@@ -139,14 +149,23 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
     now: int
     """The current time in milliseconds since the epoch."""
     title: str | None = None
-    original: Sequence[bytes] | None = None
-    """The lines that the path was imported from, if they are of the format to write."""
+    original: bytes | None = None
+    """The file that the session was imported from, if it is of the format to write."""
 
 
 class ResumeFile(Struct, frozen=True, kw_only=True):
     path: str
     """Where the program looks for it, relative to its own folder, such as `~/.claude`."""
     content: bytes
+
+
+class JsonEntry(Struct, frozen=True, kw_only=True):
+    """A value that a JSON file of the program must have, unless it has one there already."""
+
+    path: str
+    """The file, relative to the folder of the program. It is created if it is missing."""
+    keys: tuple[str, ...]
+    value: Any
 
 
 class ResumableSession(Struct, frozen=True, kw_only=True):
@@ -156,7 +175,8 @@ class ResumableSession(Struct, frozen=True, kw_only=True):
     files: Sequence[ResumeFile]
     """The first one holds the conversation."""
     command: Sequence[str]
-    """The shell command that resumes it."""
+    """The shell command that resumes it, in the folder of the session."""
+    json_entries: Sequence[JsonEntry] = ()
     omitted: Sequence[Omission] = ()
     """The differences that the format forces."""
 
@@ -164,6 +184,11 @@ class ResumableSession(Struct, frozen=True, kw_only=True):
 def find_no_related(file: ForeignFile) -> Iterable[str]:
     """Return nothing: for formats whose files stand alone."""
     return ()
+
+
+def select_all(paths: Sequence[str]) -> Sequence[str]:
+    """Return all files: for formats that have no parts."""
+    return paths
 
 
 class ForeignFormat(Struct, frozen=True, kw_only=True):
@@ -179,6 +204,8 @@ class ForeignFormat(Struct, frozen=True, kw_only=True):
     """Yield the conversations of a file. Gets the files that `find_related` named too. Raises `FormatError`."""
     find_related: Callable[[ForeignFile], Iterable[str]] = find_no_related
     """Return the files that belong to a file, as glob patterns relative to its folder."""
+    select_sessions: Callable[[Sequence[str]], Sequence[str]] = select_all
+    """Return those of many files that are sessions of their own, and not parts of others, by their paths."""
     write: Callable[[ResumeRequest], ResumableSession] | None = None
     """Return a session that the program resumes; `None` if the format is only read."""
 
@@ -225,6 +252,7 @@ class ConversationBuilder:
         self.cwd = cwd
         self.version = version
         self.title: str | None = None
+        self.part_of: str | None = None
         self._time = self._started = normalize_time(started)
         self._lines: list[bytes] = []
         self._aliases: dict[EntryId, EntryId | None] = {}
@@ -331,7 +359,14 @@ class ConversationBuilder:
             self._problems.append(
                 Problem(kind="malformed_line", severity="note", message=f"{self._unreported:,} more problems")
             )
-        return Conversation(id=self.id, lines=[header, *self._lines], problems=self._problems, original=original)
+        return Conversation(
+            id=self.id,
+            lines=[header, *self._lines],
+            problems=self._problems,
+            heads=leaves,
+            part_of=self.part_of,
+            original=original,
+        )
 
     def _advance(self, time: object) -> str:
         timestamp = normalize_time(time) or self._time or format_timestamp(0)
@@ -344,3 +379,36 @@ def get_object(value: Any, key: str) -> JsonObject:
     """Return an object inside another; an empty one if there is none."""
     found = value.get(key) if is_object(value) else None
     return found if is_object(found) else {}
+
+
+def derive_uuid(*parts: object) -> str:
+    """Return a UUID that depends only on these values."""
+    digest = hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-a{digest[17:20]}-{digest[20:32]}"
+
+
+def split_path(
+    path: Sequence[Entry], find: Callable[[EntryId], EntryId | None]
+) -> tuple[EntryId | None, list[Entry] | None]:
+    """Return the last place of a path that the original has, and the messages that were added after it.
+
+    `find` returns the id in the original for an entry, or `None`. The messages are `None` if something else was added
+    that changes the context, such as a compaction.
+    """
+    added: list[Entry] = []
+    for entry in reversed(path):
+        found = find(entry.id)
+        if found is not None:
+            added.reverse()
+            is_plain = all(isinstance(entry.body, Message | CustomMessage) for entry in added)
+            return found, added if is_plain else None
+        if entry.type not in SILENT_TYPES:
+            added.append(entry)
+    return None, None
+
+
+def starts_with_summary(context: Context) -> bool:
+    """Return whether the first message of a request is the summary of a compaction."""
+    request = context.build_request()
+    first = next(iter(context.sources), None)
+    return bool(request) and request[0][0] == first and get_role(context.messages[0]) == "compactionSummary"

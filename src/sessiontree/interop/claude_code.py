@@ -17,8 +17,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from sessiontree.convert.anthropic_messages import from_anthropic
 from sessiontree.core.entries import (
     BranchPoint,
@@ -42,14 +40,11 @@ from sessiontree.interop.base import (
     ForeignFile,
     ForeignFormat,
     get_object,
-    read_record,
 )
+from sessiontree.interop.claude_code_writer import write_claude_session
+from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines, get_blocks
 
 NAME = "claude"
-TREE_TYPES = ("user", "assistant", "system", "attachment", "progress")
-"""Types of lines that have a place in the tree."""
-BULKY = (b'{"type":"api-request', b'{"type":"file-history')
-"""How lines begin that are long and say nothing about the conversation."""
 SUBAGENTS = "subagents"
 PROGRAM_TEXT = re.compile(
     r"\s*(\[Request interrupted by user|\[Image: source: |Caveat: |"
@@ -85,13 +80,18 @@ def find_related(file: ForeignFile) -> Iterable[str]:
     return (f"{stem}/{SUBAGENTS}/*.jsonl", f"{stem}/{SUBAGENTS}/*.meta.json")
 
 
+def select_sessions(paths: Sequence[str]) -> Sequence[str]:
+    """Return the files that are not those of subagents."""
+    return [path for path in paths if f"/{SUBAGENTS}/" not in path]
+
+
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
     """Yield the conversation of a session file, its subagents, and forks that are passed as related files."""
-    main = _SessionLines(file)
+    main = SessionLines(file)
     if not main.nodes and not main.has_bookkeeping:
         raise FormatError(file.name, "no line of a Claude Code session")
-    forks = [_SessionLines(other) for other in related if other.name.endswith(".jsonl") and not _is_subagent(other)]
-    agents = [_SessionLines(other) for other in related if other.name.endswith(".jsonl") and _is_subagent(other)]
+    forks = [SessionLines(other) for other in related if other.name.endswith(".jsonl") and not _is_subagent(other)]
+    agents = [SessionLines(other) for other in related if other.name.endswith(".jsonl") and _is_subagent(other)]
     details = {other.name: _read_details(other) for other in related if other.name.endswith(".meta.json")}
     yield _TreeWriter(main).build(forks, agents, details)
 
@@ -108,202 +108,10 @@ def _read_details(file: ForeignFile) -> JsonObject:
     return value if is_object(value) else {}
 
 
-class _Node(Struct):
-    """What becomes one entry: a user line, all lines of an answer, or a compaction."""
-
-    id: EntryId
-    kind: str
-    """`user`, `assistant` or `compaction`."""
-    records: list[JsonObject]
-    parent: str | None
-    """The foreign id of the parent, as the first line has it."""
-    is_sidechain: bool = False
-    boundary: JsonObject | None = None
-    """The line of a compaction that has its facts."""
-
-    @property
-    def record(self) -> JsonObject:
-        return self.records[-1]
-
-    @property
-    def calls(self) -> list[str]:
-        """The calls that it makes or answers."""
-        key = "id" if self.kind == "assistant" else "tool_use_id"
-        kind = "tool_use" if self.kind == "assistant" else "tool_result"
-        blocks = [block for record in self.records for block in _get_blocks(record)]
-        return [coerce_string(block.get(key)) for block in blocks if block.get("type") == kind]
-
-
-def _get_blocks(record: JsonObject) -> list[JsonObject]:
-    content = get_object(record, "message").get("content")
-    return [block for block in content if is_object(block)] if is_list(content) else []
-
-
-class _SessionLines:
-    """The lines of one file, joined into nodes."""
-
-    def __init__(self, file: ForeignFile) -> None:
-        self.file = file
-        self.nodes: dict[EntryId, _Node] = {}
-        """In the order of the file."""
-        self.links: dict[str, str | None] = {}
-        """The parents of lines that are no nodes: attachments, notices, and the first lines of an answer."""
-        self.problems: list[tuple[str, str, int]] = []
-        self.session = self.agent = self.cwd = self.version = ""
-        self.started: object = None
-        self.title: str | None = None
-        self.leaf: str | None = None
-        """The leaf that the program noted last."""
-        self.last: str | None = None
-        """The last line of the tree."""
-        self.cost = 0.0
-        self.has_bookkeeping = False
-        self._answers: dict[str, _Node] = {}
-        self._boundaries: dict[str, JsonObject] = {}
-        self._seen: set[str] = set()
-        for number, line in enumerate(file.iter_lines(), 1):
-            if not line.startswith(BULKY) and line.strip():
-                self._read_line(line, number)
-        for uuid, boundary in self._boundaries.items():
-            # A boundary whose summary was never written: what was before it is still sent.
-            self.links[uuid] = _get_text(boundary, "logicalParentUuid") or _get_text(boundary, "parentUuid")
-        self.chain_results()
-
-    def _read_line(self, line: bytes, number: int) -> None:
-        record = read_record(line)
-        if record is None:
-            self.problems.append(("malformed_line", "not a JSON object", number))
-            return
-        kind, uuid = record.get("type"), record.get("uuid")
-        self.session = coerce_string(record.get("sessionId")) or self.session
-        self.version = coerce_string(record.get("version")) or self.version
-        if kind not in TREE_TYPES or not isinstance(uuid, str):
-            self._read_bookkeeping(record, kind, number)
-            return
-        if uuid in self._seen:
-            self.problems.append(("duplicate_id", f"line {uuid!r} is there twice; the first one is used", number))
-            return
-        self._seen.add(uuid)
-        self.cwd = self.cwd or coerce_string(record.get("cwd"))
-        self.agent = self.agent or coerce_string(record.get("agentId"))
-        self.started = self.started or record.get("timestamp")
-        self.last = uuid
-        self._add_tree_line(record, kind, uuid)
-
-    def _read_bookkeeping(self, record: JsonObject, kind: Any, number: int) -> None:
-        match kind:
-            case "last-prompt":
-                self.leaf = _get_text(record, "leafUuid")
-            case "custom-title":
-                self.title = _get_text(record, "customTitle") or self.title
-            case "summary" if self.title is None:  # older versions
-                self.title = _get_text(record, "summary")
-            case "cost-state":
-                self.cost = max(0.0, float(coerce_number(record.get("totalCostUSD"))))
-            case "user" | "assistant":
-                self.problems.append(("malformed_line", f"a line of type {kind!r} without a uuid", number))
-            case str():
-                pass
-            case _:
-                self.problems.append(("malformed_line", "a line without a type", number))
-                return
-        self.has_bookkeeping = True
-
-    def _add_tree_line(self, record: JsonObject, kind: str, uuid: str) -> None:
-        parent = _get_text(record, "parentUuid")
-        is_sidechain = record.get("isSidechain") is True
-        message = record.get("message")
-        if kind == "system" and record.get("subtype") == "compact_boundary":
-            self._boundaries[uuid] = record
-            self.links[uuid] = _get_text(record, "logicalParentUuid")
-        elif kind == "assistant" and is_object(message):
-            answer = self._answers.get(coerce_string(message.get("id")))
-            if answer is not None:
-                self._extend_answer(answer, record, uuid)
-                return
-            node = _Node(uuid, kind, [record], parent, is_sidechain)
-            self.nodes[uuid] = node
-            if isinstance(message.get("id"), str):
-                self._answers[message["id"]] = node
-        elif kind == "user" and is_object(message):
-            boundary = self._boundaries.pop(parent or "", None) if record.get("isCompactSummary") is True else None
-            if boundary is not None:
-                above = _get_text(boundary, "logicalParentUuid") or _get_text(boundary, "parentUuid")
-                self.links[parent or ""] = uuid
-                self.nodes[uuid] = _Node(uuid, "compaction", [record], above, is_sidechain, boundary)
-            else:
-                self.nodes[uuid] = _Node(uuid, kind, [record], parent, is_sidechain)
-        else:
-            self.links[uuid] = parent
-
-    def _extend_answer(self, answer: _Node, record: JsonObject, uuid: str) -> None:
-        """Add a line to an answer, which gets the id of the line."""
-        self.links[answer.id] = uuid
-        del self.nodes[answer.id]
-        answer.id = uuid
-        answer.records.append(record)
-        self.nodes[uuid] = answer
-
-    def chain_results(self) -> None:
-        """Link the results of parallel calls one below the other, and what follows any of them below the last."""
-        last: dict[EntryId, _Node] = {}
-        answered: dict[EntryId, set[str]] = {}
-        chains: dict[EntryId, EntryId] = {}
-        for node in self.nodes.values():
-            above = self.find(node.parent)
-            if node.kind != "user" or above is None or self.nodes[above].kind != "assistant" or not node.calls:
-                continue
-            calls = set(self.nodes[above].calls)
-            if not calls.issuperset(node.calls):
-                continue
-            if above in last and not answered[above].intersection(node.calls):
-                node.parent = chains[last[above].id] = last[above].id
-                chains[last[above].id] = node.id
-                answered[above].update(node.calls)
-            else:
-                answered[above] = set(node.calls)
-            last[above] = node
-        for node in self.nodes.values():
-            above = self.find(node.parent)
-            while above is not None and above in chains and chains[above] != node.id:
-                above = chains[above]
-                node.parent = above
-
-    def find(self, uuid: str | None) -> EntryId | None:
-        """Return the node that a line belongs to or hangs below; `None` if there is none."""
-        seen: set[str] = set()
-        while uuid is not None and uuid not in self.nodes:
-            if uuid in seen:
-                return None
-            seen.add(uuid)
-            uuid = self.links.get(uuid)
-        return uuid
-
-    def is_known(self, uuid: str) -> bool:
-        return uuid in self.nodes or uuid in self.links
-
-    def list_leaves(self) -> list[EntryId]:
-        """Return the nodes without children, in the order of the file. The current one is the last."""
-        parents = {self.find(node.parent) for node in self.nodes.values()}
-        inside = [node for node in self.nodes.values() if not node.is_sidechain] or list(self.nodes.values())
-        leaves = [node.id for node in inside if node.id not in parents]
-        current = self.find(self.leaf)
-        if current is None or current not in leaves:
-            current = self.find(self.last)
-        if current is None or current not in {node.id for node in inside}:
-            current = leaves[-1] if leaves else None
-        return [leaf for leaf in leaves if leaf != current] + ([] if current is None else [current])
-
-
-def _get_text(record: JsonObject, key: str) -> str | None:
-    value = record.get(key)
-    return value if isinstance(value, str) else None
-
-
 class _TreeWriter:
     """Writes the nodes of a session, its forks and its subagents as entries."""
 
-    def __init__(self, main: _SessionLines) -> None:
+    def __init__(self, main: SessionLines) -> None:
         self._main = main
         id = f"agent-{main.agent}" if main.agent else main.session
         self._builder = ConversationBuilder(
@@ -314,6 +122,7 @@ class _TreeWriter:
             started=main.started,
         )
         self._builder.title = main.title
+        self._builder.part_of = main.session if main.agent else None
         self._heads: dict[str, EntryId | None] = {}
         self._tools: dict[str, str] = {}
         """The names of tools by call id."""
@@ -321,7 +130,7 @@ class _TreeWriter:
         """The entries that made calls, by call id."""
 
     def build(
-        self, forks: list[_SessionLines], agents: list[_SessionLines], details: dict[str, JsonObject]
+        self, forks: list[SessionLines], agents: list[SessionLines], details: dict[str, JsonObject]
     ) -> Conversation:
         for lines in (self._main, *forks, *agents):
             for kind, message, number in lines.problems:
@@ -340,7 +149,7 @@ class _TreeWriter:
             )
         return self._builder.build(self._heads)
 
-    def _add_session(self, lines: _SessionLines, current: str, other: str) -> None:
+    def _add_session(self, lines: SessionLines, current: str, other: str) -> None:
         """Add all branches of a file: the current one under one name, the others numbered."""
         leaves = lines.list_leaves()
         branches: dict[EntryId, str] = {}
@@ -352,9 +161,7 @@ class _TreeWriter:
         self._heads.setdefault(current, None)
         self._add_nodes(lines, branches, current)
 
-    def _claim_path(
-        self, lines: _SessionLines, leaf: EntryId, name: str, branches: dict[EntryId, str]
-    ) -> list[EntryId]:
+    def _claim_path(self, lines: SessionLines, leaf: EntryId, name: str, branches: dict[EntryId, str]) -> list[EntryId]:
         """Put the nodes up from a leaf on a branch, unless another branch has them. Returns those nodes."""
         own: list[EntryId] = []
         id: EntryId | None = leaf
@@ -365,11 +172,11 @@ class _TreeWriter:
         return [id for id in own if id not in self._builder]
 
     def _add_nodes(
-        self, lines: _SessionLines, branches: dict[EntryId, str], branch: str, root: EntryId | None = None
+        self, lines: SessionLines, branches: dict[EntryId, str], branch: str, root: EntryId | None = None
     ) -> None:
         """Add all nodes of a file, parents first. Nodes without a parent go below `root`."""
         for start in lines.nodes:
-            chain: list[_Node] = []
+            chain: list[LineNode] = []
             visited: set[EntryId] = set()
             id: EntryId | None = start
             while id is not None and id not in self._builder and id not in visited:
@@ -387,24 +194,24 @@ class _TreeWriter:
         for uuid in lines.links:
             self._builder.add_alias(uuid, lines.find(uuid))
 
-    def _check_parent(self, lines: _SessionLines, node: _Node) -> None:
+    def _check_parent(self, lines: SessionLines, node: LineNode) -> None:
         if node.parent is not None and not lines.is_known(node.parent):
             self._builder.report(
                 "orphan", f"entry {node.id!r} names a parent {node.parent!r} that is not in the file", entry=node.id
             )
 
-    def _find_caller(self, node: _Node) -> EntryId | None:
+    def _find_caller(self, node: LineNode) -> EntryId | None:
         """Return the call that started a subagent whose lines are in the file of the session, as older versions did."""
         if not node.is_sidechain or self._main.agent:
             return None
         prompt = extract_text(get_object(node.record, "message").get("content"))
         for other in reversed(self._main.nodes.values()):
-            for block in _get_blocks(other.record) if other.kind == "assistant" and not other.is_sidechain else ():
+            for block in get_blocks(other.record) if other.kind == "assistant" and not other.is_sidechain else ():
                 if other.id in self._builder and prompt and get_object(block, "input").get("prompt") == prompt:
                     return self._start_agent(node.id, other.id, f"agent-{node.id[:8]}", None)
         return None
 
-    def _add_agents(self, agents: list[_SessionLines], details: dict[str, JsonObject]) -> None:
+    def _add_agents(self, agents: list[SessionLines], details: dict[str, JsonObject]) -> None:
         """Add each subagent below the call that started it, which may be in another subagent."""
         waiting = list(agents)
         while waiting:
@@ -424,7 +231,7 @@ class _TreeWriter:
                 self._add_nodes(agent, {}, name, root)
             waiting = [agent for agent in waiting if agent not in ready]
 
-    def _get_call(self, agent: _SessionLines, details: dict[str, JsonObject]) -> str:
+    def _get_call(self, agent: SessionLines, details: dict[str, JsonObject]) -> str:
         facts = details.get(f"{agent.file.name.removesuffix('.jsonl')}.meta.json", {})
         return coerce_string(facts.get("toolUseId"))
 
@@ -434,7 +241,7 @@ class _TreeWriter:
         start = self._builder.add(point, id=f"{id}-branch", parent=parent, branch=name)
         return self._builder.add(ResetBoundary(), id=f"{id}-start", parent=start, branch=name)
 
-    def _add_node(self, lines: _SessionLines, node: _Node, parent: EntryId | None, branch: str) -> None:
+    def _add_node(self, lines: SessionLines, node: LineNode, parent: EntryId | None, branch: str) -> None:
         if node.kind == "compaction":
             self._add_compaction(lines, node, parent, branch)
             return
@@ -458,7 +265,7 @@ class _TreeWriter:
             else:
                 stored = self._build_user_body(body.message, node.record)
             parent = self._builder.add(stored, id=id, parent=parent, time=node.record.get("timestamp"), branch=branch)
-        for block in (block for record in node.records for block in _get_blocks(record)):
+        for block in (block for record in node.records for block in get_blocks(record)):
             if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
                 self._tools[block["id"]] = coerce_string(block.get("name"))
                 self._callers[block["id"]] = node.id
@@ -474,7 +281,7 @@ class _TreeWriter:
             return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
         return Message(message)
 
-    def _add_compaction(self, lines: _SessionLines, node: _Node, parent: EntryId | None, branch: str) -> None:
+    def _add_compaction(self, lines: SessionLines, node: LineNode, parent: EntryId | None, branch: str) -> None:
         summary = extract_text(get_object(node.record, "message").get("content"))
         facts = get_object(node.boundary, "compactMetadata")
         kept = [id for uuid in _list_preserved(facts) if (id := lines.find(uuid)) is not None and id in self._builder]
@@ -502,7 +309,7 @@ class _TreeWriter:
         )  # fmt: skip
 
 
-def _is_talk(node: _Node) -> bool:
+def _is_talk(node: LineNode) -> bool:
     """Return whether a node is more than a note of the program."""
     if node.kind != "user":
         return True
@@ -547,4 +354,12 @@ def _describe_answer(message: JsonObject, record: JsonObject) -> JsonObject:
     return message
 
 
-FORMAT = ForeignFormat(name=NAME, title="Claude Code", detect=detect, read=read, find_related=find_related)
+FORMAT = ForeignFormat(
+    name=NAME,
+    title="Claude Code",
+    detect=detect,
+    read=read,
+    find_related=find_related,
+    select_sessions=select_sessions,
+    write=write_claude_session,
+)

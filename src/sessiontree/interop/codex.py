@@ -44,10 +44,13 @@ from sessiontree.interop.base import (
     get_object,
     read_record,
 )
+from sessiontree.interop.codex_writer import write_codex_session
 
 NAME = "codex"
 NOTE = "codex.note"
 """The custom type of user messages that the program wrote."""
+HISTORY = "codex.history"
+"""The custom type of what the user said before a compaction, which the program repeats after it."""
 PROGRAM_TEXT = re.compile(
     r"\s*(# AGENTS\.md instructions|<(environment_context|turn_aborted|subagent_notification|user_instructions|"
     r"skills_instructions|permissions instructions|user_shell_command)[ >])"
@@ -93,7 +96,7 @@ def find_related(file: ForeignFile) -> Iterable[str]:
 def _find_thread_ids(record: JsonObject) -> Iterator[str]:
     payload = get_object(record, "payload")
     values = [get_object(payload, "history_base").get("thread_id"), payload.get("forked_from_id")]
-    if payload.get("type") in RESULT_ITEMS:
+    if coerce_string(payload.get("type")) in RESULT_ITEMS:
         found = _UUID.findall(_find_agent(payload.get("output")))
         values += found[:1]
     yield from (value for value in values if isinstance(value, str) and _UUID.fullmatch(value))
@@ -103,6 +106,15 @@ def _find_agent(output: object) -> str:
     """Return the part of a result that names the subagent that the call started."""
     text = output if isinstance(output, str) else ""
     return text[text.find('"agent_id"') :] if '"agent_id"' in text else ""
+
+
+def select_sessions(paths: Sequence[str]) -> Sequence[str]:
+    """Return the newest file of each thread. Names start with the time."""
+    newest: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: path.rpartition("/")[2]):
+        ids = _UUID.findall(path.rpartition("/")[2])
+        newest[ids[0] if ids else path] = path
+    return list(newest.values())
 
 
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
@@ -201,6 +213,7 @@ class _ThreadWriter:
             started=main.meta.get("timestamp"),
         )
         self._builder.title = names.get(main.thread)
+        self._builder.part_of = main.spawned_by
         self._heads: dict[str, EntryId | None] = {}
         self._written: dict[str, _RolloutWriter] = {}
         self._reverts = 0
@@ -364,7 +377,7 @@ class _RolloutWriter:
 
     def _write_response_item(self, item: _Item) -> None:
         payload = item.payload
-        kind, role = payload.get("type"), payload.get("role")
+        kind, role = coerce_string(payload.get("type")), payload.get("role")
         if item.is_summary:
             self._end_answer()
             self._is_summary_next = True
@@ -483,9 +496,10 @@ class _RolloutWriter:
             copies = list(self._read_history(history, item, summary, id))
         self._questions = []
         for number, (body, copied) in enumerate(copies, 1):
+            if isinstance(body, Message) and body.message["role"] == "user":
+                self._questions.append((copied, body))
+                body = CustomMessage(custom_type=HISTORY, content=body.message["content"], display=False)
             self._add(body, item, id=f"{id}-{number}", extra={"copiedFrom": copied})
-            if isinstance(body, Message) and body.message["role"] == "user" and self.tail is not None:
-                self._questions.append((self.tail, body))
 
     def _read_history(
         self, history: list[Any], item: _Item, summary: str, id: EntryId
@@ -552,4 +566,12 @@ def _read_usage(usage: Any) -> JsonObject | None:
     }
 
 
-FORMAT = ForeignFormat(name=NAME, title="Codex", detect=detect, read=read, find_related=find_related)
+FORMAT = ForeignFormat(
+    name=NAME,
+    title="Codex",
+    detect=detect,
+    read=read,
+    find_related=find_related,
+    select_sessions=select_sessions,
+    write=write_codex_session,
+)

@@ -21,3 +21,8 @@ def find_format(name: str) -> ForeignFormat:
         if format.name == name:
             return format
     raise NotFound("format", name, f"formats: {', '.join(format.name for format in FORMATS)}")
+
+
+def list_written_formats() -> list[str]:
+    """Return the names of the formats that can be written."""
+    return [format.name for format in FORMATS if format.write is not None]

@@ -37,6 +37,7 @@ from sessiontree.library.session_files import (
     parse_session_id,
     pause_gc,
     resolve_folder,
+    starts_like_session,
 )
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.range_reader import RangeReader
@@ -95,6 +96,12 @@ class FolderRepository:
     # Stores and locations
 
     def get_store(self, location: str, durability: Durability = "fsync") -> Store:
+        if self._layout == "folder" and not starts_like_session(location):
+            from sessiontree.library.foreign_files import open_foreign
+
+            foreign = open_foreign(location)
+            if foreign is not None:
+                return foreign
         if self._open_store is JsonlStore:
             return JsonlStore(location, durability=durability)
         return self._open_store(location)

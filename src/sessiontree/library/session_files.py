@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from sessiontree.errors import NotFound
 from sessiontree.home import CONFIG_NAME, get_home
+from sessiontree.regular_file import open_regular_file
 from sessiontree.store.files import close_quietly, format_os_error
 from sessiontree.store.jsonl import JsonlStore
 
@@ -187,5 +188,21 @@ def is_path(session: str | os.PathLike[str]) -> bool:
 
 
 def is_file(session: str | os.PathLike[str]) -> bool:
-    """Return whether this is the path of an existing file."""
-    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))
+    """Return whether this is the path of an existing file, or `PATH#ID` for a conversation in one."""
+    if os.path.lexists(session):
+        return is_path(session) or os.path.isfile(session)
+    path, found, _ = os.fspath(session).rpartition("#")
+    return bool(found) and os.path.isfile(path)
+
+
+OWN_STARTS = (b'{"type":"session"', b'{"type":"title"')
+"""How nearly all of our own session files begin."""
+
+
+def starts_like_session(path: str) -> bool:
+    """Return whether a file begins as our own sessions do, or cannot be read. Others may be of another program."""
+    try:
+        with open_regular_file(path) as file:
+            return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(OWN_STARTS)
+    except OSError:
+        return not is_file(path)

@@ -149,12 +149,13 @@ class Session(BranchOperations):
             )
             line = self._reader.line_count + 1
             found.append(Problem(kind="torn_tail", severity="fault", message=message, line=line))
-        return [
+        located = [
             msgspec.structs.replace(problem, offset=self._reader.get_offset(problem.line))
             if problem.line and problem.offset is None
             else problem
             for problem in found
         ]
+        return [*self._store.problems, *located]
 
     @property
     def unreadable_lines(self) -> int:

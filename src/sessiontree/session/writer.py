@@ -391,7 +391,7 @@ class SessionWriter(SessionBase):
         self._shares_syncs = store.syncs_appends
         self._has_written = False
         self._is_closed = False
-        self._read_only = read_only
+        self._read_only = read_only if store.read_only is None else store.read_only
         if self.header.version > VERSION:
             self._read_only = f"format version {self.header.version} is newer than this program"
         elif self.header.redacted:

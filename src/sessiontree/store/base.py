@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkab
 
 from msgspec import Struct
 
-from sessiontree.core.entries import EntryId
+from sessiontree.core.entries import EntryId, Problem
 from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 
@@ -90,6 +90,10 @@ class Store(Protocol):
     """Whether every append waits for a sync, which several can share: see `share_sync`."""
     torn_files: Sequence[str] = ()
     """Files that incomplete last lines and batches were moved to."""
+    read_only: str | None = None
+    """Why nothing can be written; `None` if it can."""
+    problems: Sequence[Problem] = ()
+    """What was wrong with the bytes that the lines were made from, if another program wrote them."""
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         """Create the session with these lines, all or none. Raises `StoreError` if it exists."""

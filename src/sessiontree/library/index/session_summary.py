@@ -23,7 +23,13 @@ from sessiontree.errors import FormatError, SessionTreeError, StoreError, isolat
 from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, EntryTotals, SessionTotals, UnsoundSession, start_digest
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader, is_complete_line
-from sessiontree.library.session_files import OpenStore, SessionFile, get_file_stamp, parse_session_id
+from sessiontree.library.session_files import (
+    OpenStore,
+    SessionFile,
+    get_file_stamp,
+    parse_session_id,
+    starts_like_session,
+)
 from sessiontree.session import Session
 from sessiontree.store.files import format_os_error
 from sessiontree.store.jsonl import JsonlStore
@@ -114,7 +120,13 @@ class FileScan(NamedTuple):
 
 
 def open_read_only(path: str, open_store: OpenStore = JsonlStore) -> Session:
-    """Open a session for reading. Raises what `Session` raises, and `OversizedLine`."""
+    """Open a session for reading, one of another program too. Raises what `Session` raises, and `OversizedLine`."""
+    if not starts_like_session(path):
+        from sessiontree.library.foreign_files import open_foreign
+
+        foreign = open_foreign(path)
+        if foreign is not None:
+            return Session(foreign)
     check_size(path, open_store)
     return Session(open_store(path), read_only="it was opened for reading")
 
@@ -220,6 +232,10 @@ def _scan_from_start(file: _OpenFile) -> FileScan:
         body = _feed_header(file.reader, parser)
         digest = start_digest(parser)
     except (FormatError, OversizedLine) as error:
+        from sessiontree.library.foreign_files import detect_file
+
+        if detect_file(found.path) is not None:
+            return _scan_by_opening(file, 0, True)
         return FileScan(found, past, True, build_broken_summary(found, error.reason), ReadMode.NONE, 0, 0, 0)
     except UnsoundSession:
         return _scan_by_opening(file, body, parser.header.version < VERSION)

@@ -1,0 +1,276 @@
+"""Writes sessions that Claude Code resumes.
+
+A session that was imported from Claude Code keeps all its lines: what was added here follows them. Any other session
+is written as the messages of its context, in one chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sessiontree.convert.base import ApiKind, get_api
+from sessiontree.convert.cleanup import CallIds
+from sessiontree.core.conversion_result import Omission
+from sessiontree.core.entries import CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.messages import (
+    coerce_string,
+    convert_for_model,
+    get_role,
+    is_failed_turn,
+    is_object,
+    iter_blocks,
+)
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.format.codec import write_object, write_value
+from sessiontree.format.splice import set_value
+from sessiontree.interop.base import (
+    MemoryFile,
+    ResumableSession,
+    ResumeFile,
+    ResumeRequest,
+    derive_uuid,
+    read_record,
+    split_path,
+    starts_with_summary,
+)
+from sessiontree.interop.claude_lines import SessionLines
+
+
+def write_claude_session(request: ResumeRequest) -> ResumableSession:
+    """Return the session file for the project folder of `cwd`."""
+    writer = _LineWriter(request)
+    content = None if request.original is None else _extend_original(request, request.original, writer)
+    if content is None:
+        content = b"".join(line + b"\n" for line in writer.write_context())
+    folder = re.sub(r"[^A-Za-z0-9]", "-", request.cwd)
+    return ResumableSession(
+        id=request.id,
+        files=[ResumeFile(path=f"projects/{folder}/{request.id}.jsonl", content=content)],
+        command=["claude", "--resume", request.id],
+        omitted=writer.omitted,
+    )
+
+
+def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWriter) -> bytes | None:
+    """Return the original lines with what was added; `None` if the addition is more than messages."""
+    lines = SessionLines(MemoryFile("original", original))
+    anchor, bodies = split_path(request.path, lambda id: lines.find(id) if lines.is_known(id) else None)
+    if anchor is None or bodies is None:
+        return None
+    kept = original if original.endswith(b"\n") or not original else original + b"\n"
+    if lines.session and lines.session != request.id:
+        kept = _replace_session(kept, lines.session, request.id)
+    if not bodies:
+        leaves = lines.list_leaves()
+        if anchor == leaves[-1]:
+            return kept if lines.session != request.id else original
+        if anchor not in leaves:
+            kept = _select_path(kept, lines, anchor)
+    new = list(writer.write_entries(bodies, anchor))
+    leaf = writer.last if bodies else anchor
+    mark = write_object({"type": "last-prompt", "leafUuid": leaf, "sessionId": request.id})
+    return kept + b"".join(line + b"\n" for line in (*new, mark))
+
+
+def _replace_session(data: bytes, old: str, new: str) -> bytes:
+    """Replace the id of the session in every line, and nothing else."""
+    value = write_value(new)
+    lines = data.split(b"\n")
+    for index, line in enumerate(lines):
+        record = read_record(line)
+        if record is not None:
+            for key in ("sessionId", "session_id"):
+                if record.get(key) == old:
+                    lines[index] = set_value(lines[index], key, value)
+    return b"\n".join(lines)
+
+
+def _select_path(data: bytes, lines: SessionLines, anchor: EntryId) -> bytes:
+    """Return the lines up to a node: those of other branches, and notes of the current leaf, are left out."""
+    path: set[EntryId | None] = set()
+    node: EntryId | None = anchor
+    while node is not None and node not in path:
+        path.add(node)
+        node = lines.find(lines.nodes[node].parent)
+    kept: list[bytes] = []
+    for line in data.split(b"\n"):
+        record = read_record(line) or {}
+        uuid = record.get("uuid")
+        if isinstance(uuid, str):
+            is_after = uuid not in lines.nodes and lines.find(uuid) == anchor
+            if lines.find(uuid) not in path or is_after:
+                continue
+        elif record.get("type") == "last-prompt":
+            continue
+        kept.append(line)
+    return b"\n".join(kept)
+
+
+class _LineWriter:
+    """Writes messages as lines of a session."""
+
+    def __init__(self, request: ResumeRequest) -> None:
+        self.omitted: list[Omission] = []
+        self.last: str | None = None
+        """The uuid of the last line."""
+        self._request = request
+        self._ids = CallIds()
+        self._count = 0
+
+    def write_context(self) -> Iterator[bytes]:
+        """Yield the lines of the whole context."""
+        request = self._request
+        if request.title:
+            yield self._write_record({"type": "custom-title", "customTitle": request.title})
+        for number, (source, message) in enumerate(request.context.build_request()):
+            if number == 0 and starts_with_summary(request.context):
+                yield from self._write_summary(message)
+            else:
+                yield from self._write_message(message, source)
+
+    def write_entries(self, entries: list[Entry], parent: EntryId) -> Iterator[bytes]:
+        """Yield the lines of entries below a line."""
+        self.last = parent
+        for entry in entries:
+            body = entry.body
+            if isinstance(body, CustomMessage):
+                message: JsonObject | None = {"role": "user", "content": body.content}
+            else:
+                message = convert_for_model(body.message) if isinstance(body, Message) else None
+            if message is not None and not is_failed_turn(message):
+                yield from self._write_message(message, entry.id)
+
+    def _write_summary(self, message: JsonObject) -> Iterator[bytes]:
+        boundary = derive_uuid(self._request.id, "boundary")
+        stamp = self._format_time(message)
+        yield self._write_record(
+            {
+                "parentUuid": None,
+                "logicalParentUuid": None,
+                "isSidechain": False,
+                "type": "system",
+                "subtype": "compact_boundary",
+                "content": "Conversation compacted",
+                "isMeta": False,
+                "level": "info",
+                "compactMetadata": {"trigger": "manual", "preTokens": 0},
+                "uuid": boundary,
+                "timestamp": stamp,
+            }
+        )
+        self.last = boundary
+        text = "".join(coerce_string(block.get("text")) for block in iter_blocks(message.get("content")))
+        extra = {"isCompactSummary": True, "isVisibleInTranscriptOnly": True}
+        yield self._write_line("user", {"role": "user", "content": text}, stamp, extra)
+
+    def _write_message(self, message: JsonObject, source: EntryId) -> Iterator[bytes]:
+        stamp = self._format_time(message)
+        match get_role(message):
+            case "system":
+                self._omit(source, "system", "Claude Code sends its own system prompt")
+            case "assistant":
+                blocks = self._build_answer(message, source)
+                if blocks:
+                    uuid = derive_uuid(self._request.id, self._count)
+                    answer = {
+                        "id": f"msg_{uuid.replace('-', '')[:20]}",
+                        "type": "message",
+                        "role": "assistant",
+                        "model": coerce_string(message.get("model")) or "unknown",
+                        "content": blocks,
+                        "stop_reason": "tool_use" if blocks[-1]["type"] == "tool_use" else "end_turn",
+                        "stop_sequence": None,
+                        "usage": {"input_tokens": 0, "output_tokens": 0},
+                    }
+                    yield self._write_line("assistant", answer, stamp)
+            case "toolResult":
+                content = self._build_content(message, source)
+                is_text = len(content) == 1 and content[0]["type"] == "text"
+                result = {
+                    "type": "tool_result",
+                    "tool_use_id": self._ids.match_result(coerce_string(message.get("toolCallId"))),
+                    "content": content[0]["text"] if is_text else content or "",
+                    "is_error": message.get("isError") is True,
+                }
+                yield self._write_line("user", {"role": "user", "content": [result]}, stamp)
+            case _:
+                content = message.get("content")
+                if not isinstance(content, str):
+                    content = self._build_content(message, source)
+                if content:
+                    yield self._write_line("user", {"role": "user", "content": content}, stamp)
+
+    def _build_answer(self, message: JsonObject, source: EntryId) -> list[JsonObject]:
+        self._ids.start_turn()
+        is_own = get_api(message) in (ApiKind.ANTHROPIC, "")
+        blocks: list[JsonObject] = []
+        for block in iter_blocks(message.get("content")):
+            match block.get("type"):
+                case "text" if coerce_string(block.get("text")):
+                    blocks.append({"type": "text", "text": block["text"]})
+                case "thinking":
+                    signature = coerce_string(block.get("thinkingSignature"))
+                    if not is_own or not signature:
+                        self._omit(source, "thinking", "only thinking with a signature of Anthropic can be sent again")
+                    elif block.get("redacted") is True:
+                        blocks.append({"type": "redacted_thinking", "data": signature})
+                    else:
+                        thinking = coerce_string(block.get("thinking"))
+                        blocks.append({"type": "thinking", "thinking": thinking, "signature": signature})
+                case "toolCall":
+                    stored, arguments = coerce_string(block.get("id")), block.get("arguments")
+                    id = self._ids.assign_id(stored)
+                    if id != stored:
+                        self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
+                    if not is_object(arguments):
+                        self._omit(source, "toolCall.arguments", "the arguments are no object, so they are in one")
+                        arguments = {"unreadable": arguments}
+                    name = coerce_string(block.get("name"))
+                    blocks.append({"type": "tool_use", "id": id, "name": name, "input": arguments})
+                case _:
+                    pass
+        return blocks
+
+    def _build_content(self, message: JsonObject, source: EntryId) -> list[JsonObject]:
+        blocks: list[JsonObject] = []
+        for block in iter_blocks(message.get("content")):
+            match block.get("type"):
+                case "text" if coerce_string(block.get("text")):
+                    blocks.append({"type": "text", "text": block["text"]})
+                case "image":
+                    media, data = coerce_string(block.get("mimeType")), coerce_string(block.get("data"))
+                    image = {"type": "base64", "media_type": media, "data": data}
+                    blocks.append({"type": "image", "source": image})
+                case _:
+                    pass
+        return blocks
+
+    def _write_line(self, kind: str, message: JsonObject, stamp: str, extra: JsonObject | None = None) -> bytes:
+        uuid = derive_uuid(self._request.id, self._count)
+        line = self._write_record(
+            {
+                "parentUuid": self.last,
+                "isSidechain": False,
+                "userType": "external",
+                "cwd": self._request.cwd,
+                "type": kind,
+                **(extra or {}),
+                "message": message,
+                "uuid": uuid,
+                "timestamp": stamp,
+            }
+        )
+        self._count += 1
+        self.last = uuid
+        return line
+
+    def _write_record(self, record: JsonObject) -> bytes:
+        return write_object({**record, "sessionId": self._request.id})
+
+    def _format_time(self, message: JsonObject) -> str:
+        moment = message.get("timestamp")
+        return format_timestamp(moment if isinstance(moment, int) else self._request.now)
+
+    def _omit(self, source: EntryId, block: str, reason: str) -> None:
+        self.omitted.append(Omission(block=block, reason=reason, entry=source))

@@ -1,0 +1,235 @@
+"""Writes sessions that Codex resumes.
+
+A session that was imported from Codex keeps its lines up to the place, and what was added here follows them. Any other
+session is written as the messages of its context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sessiontree.convert.base import ApiKind, get_api
+from sessiontree.convert.cleanup import CallIds
+from sessiontree.core.conversion_result import Omission
+from sessiontree.core.entries import CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.messages import (
+    coerce_string,
+    convert_for_model,
+    get_role,
+    is_failed_turn,
+    is_object,
+    iter_blocks,
+)
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.format.codec import write_object, write_value
+from sessiontree.format.splice import get_value, set_value
+from sessiontree.interop.base import (
+    ResumableSession,
+    ResumeFile,
+    ResumeRequest,
+    get_object,
+    read_json,
+    read_record,
+    split_path,
+    starts_with_summary,
+)
+
+
+def write_codex_session(request: ResumeRequest) -> ResumableSession:
+    """Return the rollout file for the folder of the day."""
+    writer = _RolloutLines(request)
+    content = None if request.original is None else _extend_original(request, request.original, writer)
+    if content is None:
+        content = b"".join(line + b"\n" for line in writer.write_context())
+    stamp = format_timestamp(request.now)
+    day, time = stamp[:10].replace("-", "/"), stamp[:19].replace(":", "-")
+    return ResumableSession(
+        id=request.id,
+        files=[ResumeFile(path=f"sessions/{day}/rollout-{time}-{request.id}.jsonl", content=content)],
+        command=["codex", "resume", request.id],
+        omitted=writer.omitted,
+    )
+
+
+def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLines) -> bytes | None:
+    """Return the original lines up to the place, with what was added; `None` if the place is not in this file."""
+    lines = original.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    records = [read_record(line) or {} for line in lines]
+    meta = next((index for index, record in enumerate(records) if record.get("type") == "session_meta"), None)
+    facts = {} if meta is None else get_object(records[meta], "payload")
+    if "history_base" in facts and facts.get("id") != request.id:
+        return None  # it needs another file, which may not be where the new one is read
+    items = [index for index, record in enumerate(records) if record.get("type") == "response_item"]
+    numbers = {coerce_string(get_object(records[index], "payload").get("id")): index for index in items}
+    numbers.pop("", None)
+    found, bodies = split_path(request.path, lambda id: id if id in numbers else None)
+    if found is None or bodies is None:
+        return None
+    bodies = [entry for entry in bodies if not _is_event(entry)]
+    anchor = numbers[found]
+    following = next((index for index in items if index > anchor), len(lines))
+    kept = lines[:following]
+    if meta is not None and meta < following:
+        kept[meta] = _replace_thread(kept[meta], facts, request.id)
+    ordinals = [record["ordinal"] for record in records[:following] if isinstance(record.get("ordinal"), int)]
+    writer.ordinal = ordinals[-1] + 1 if ordinals else None
+    new = list(writer.write_entries(bodies))
+    if not new and following == len(lines) and kept == lines:
+        return original
+    return b"".join(line + b"\n" for line in (*kept, *new))
+
+
+def _is_event(entry: Entry) -> bool:
+    """Return whether an entry stands for a failed or aborted turn, which Codex notes in an event."""
+    return isinstance(entry.body, Message) and is_failed_turn(entry.body.message)
+
+
+def _replace_thread(line: bytes, payload: JsonObject, id: str) -> bytes:
+    """Replace the id of the thread in the first line, and nothing else."""
+    inner = get_value(line, "payload")
+    if inner is None:
+        return line
+    for key in ("id", "session_id"):
+        if payload.get(key) not in (None, id):
+            inner = set_value(inner, key, write_value(id))
+    return set_value(line, "payload", inner)
+
+
+class _RolloutLines:
+    """Writes messages as lines of a rollout."""
+
+    def __init__(self, request: ResumeRequest) -> None:
+        self.omitted: list[Omission] = []
+        self.ordinal: int | None = None
+        """The number of the next line, in files that number their lines."""
+        self._request = request
+        self._ids = CallIds()
+
+    def write_context(self) -> Iterator[bytes]:
+        """Yield the lines of the whole context."""
+        request = self._request
+        stamp = format_timestamp(request.now)
+        facts = {
+            "id": request.id,
+            "timestamp": stamp,
+            "cwd": request.cwd,
+            "originator": "codex_cli_rs",
+            "cli_version": "0.169.0",
+            "source": "cli",
+        }
+        yield self._write_line("session_meta", facts, stamp)
+        for number, (source, message) in enumerate(request.context.build_request()):
+            if number == 0 and starts_with_summary(request.context):
+                yield self._write_summary(message)
+            else:
+                yield from self._write_message(message, source)
+
+    def write_entries(self, entries: list[Entry]) -> Iterator[bytes]:
+        """Yield the lines of entries that follow others."""
+        for entry in entries:
+            body = entry.body
+            if isinstance(body, CustomMessage):
+                message: JsonObject | None = {"role": "user", "content": body.content}
+            else:
+                message = convert_for_model(body.message) if isinstance(body, Message) else None
+            if message is not None:
+                yield from self._write_message(message, entry.id)
+
+    def _write_summary(self, message: JsonObject) -> bytes:
+        text = "".join(coerce_string(block.get("text")) for block in iter_blocks(message.get("content")))
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        payload = {"message": text, "replacement_history": [item]}
+        return self._write_line("compacted", payload, self._format_time(message))
+
+    def _write_message(self, message: JsonObject, source: EntryId) -> Iterator[bytes]:
+        stamp = self._format_time(message)
+        match get_role(message):
+            case "system":
+                self._omit(source, "system", "Codex sends its own instructions")
+            case "assistant":
+                for item in self._build_answer(message, source):
+                    yield from self._write_item(item, stamp)
+            case "toolResult":
+                content = self._build_content(message)
+                text = "\n".join(part["text"] for part in content if part["type"] == "input_text")
+                has_images = any(part["type"] == "input_image" for part in content)
+                if message.get("isError") is True:
+                    self._omit(source, "isError", "Codex cannot mark the result of a call as failed")
+                call = self._ids.match_result(coerce_string(message.get("toolCallId")))
+                output: Any = content if has_images else text
+                yield from self._write_item({"type": "function_call_output", "call_id": call, "output": output}, stamp)
+            case _:
+                content = self._build_content(message)
+                if content:
+                    yield from self._write_item({"type": "message", "role": "user", "content": content}, stamp)
+
+    def _build_answer(self, message: JsonObject, source: EntryId) -> Iterator[JsonObject]:
+        self._ids.start_turn()
+        is_own = get_api(message) == ApiKind.OPENAI_RESPONSES
+        for block in iter_blocks(message.get("content")):
+            match block.get("type"):
+                case "text" if coerce_string(block.get("text")):
+                    part = {"type": "output_text", "text": block["text"]}
+                    yield {"type": "message", "role": "assistant", "content": [part]}
+                case "thinking":
+                    item = read_json(coerce_string(block.get("thinkingSignature"))) if is_own else None
+                    if is_object(item) and item.get("type") == "reasoning":
+                        yield item
+                    else:
+                        self._omit(source, "thinking", "only reasoning of OpenAI can be sent again")
+                case "toolCall":
+                    stored = coerce_string(block.get("id"))
+                    id = self._ids.assign_id(stored, stored.partition("|")[0])
+                    if id != stored:
+                        self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
+                    arguments = block.get("arguments")
+                    yield {
+                        "type": "function_call",
+                        "name": coerce_string(block.get("name")),
+                        "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                        "call_id": id,
+                    }
+                case _:
+                    pass
+
+    def _build_content(self, message: JsonObject) -> list[JsonObject]:
+        content = message.get("content")
+        if isinstance(content, str):
+            return [{"type": "input_text", "text": content}] if content else []
+        parts: list[JsonObject] = []
+        for block in iter_blocks(content):
+            match block.get("type"):
+                case "text" if coerce_string(block.get("text")):
+                    parts.append({"type": "input_text", "text": block["text"]})
+                case "image":
+                    media, data = coerce_string(block.get("mimeType")), coerce_string(block.get("data"))
+                    parts.append({"type": "input_image", "image_url": f"data:{media};base64,{data}"})
+                case _:
+                    pass
+        return parts
+
+    def _write_item(self, item: JsonObject, stamp: str) -> Iterator[bytes]:
+        """Yield the line of an item, and of the event that pickers and the transcript show."""
+        yield self._write_line("response_item", item, stamp)
+        if item["type"] == "message" and self.ordinal is None:
+            text = "".join(coerce_string(part.get("text")) for part in item["content"])
+            event = {"type": "user_message" if item["role"] == "user" else "agent_message", "message": text}
+            yield self._write_line("event_msg", event, stamp)
+
+    def _write_line(self, kind: str, payload: JsonObject, stamp: str) -> bytes:
+        record: JsonObject = {"timestamp": stamp}
+        if self.ordinal is not None:
+            record["ordinal"] = self.ordinal
+            self.ordinal += 1
+        return write_object({**record, "type": kind, "payload": payload})
+
+    def _format_time(self, message: JsonObject) -> str:
+        moment = message.get("timestamp")
+        return format_timestamp(moment if isinstance(moment, int) else self._request.now)
+
+    def _omit(self, source: EntryId, block: str, reason: str) -> None:
+        self.omitted.append(Omission(block=block, reason=reason, entry=source))

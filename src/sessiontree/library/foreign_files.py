@@ -1,0 +1,251 @@
+"""Files and databases of other programs, opened read-only where they are.
+
+`open_foreign` recognizes a file by its content and returns a store with its conversation as session lines. A file that
+holds several conversations needs the id of one behind its path: `conversations.json#ID`. Nothing is ever written next
+to a foreign file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from glob import glob
+from typing import IO, Any
+from urllib.parse import quote
+
+from sessiontree.core.entries import JsonObject, Problem
+from sessiontree.errors import FormatError, NotFound, ReadOnly, StoreError, format_names
+from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.interop.base import HEAD_SIZE, Conversation, FileHead, ForeignFile, ForeignFormat, read_json
+from sessiontree.interop.formats import detect_format
+from sessiontree.library.session_files import starts_like_session
+from sessiontree.regular_file import open_regular_file
+from sessiontree.store.base import Cursor, LineChunk, Store
+from sessiontree.store.files import format_os_error
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+BLOCK_SIZE = 1 << 18
+MAX_RELATED = 1000
+"""How many files can belong to one conversation."""
+MAX_DOCUMENT = 1 << 30
+"""How long a file that is one JSON value can be, in bytes."""
+
+
+class DiskFile(ForeignFile):
+    """A foreign file on disk. Every call reads it again."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+
+    def iter_lines(self) -> Iterator[bytes]:
+        """Yield the lines. One that is too long for an entry is replaced by a byte that is not JSON."""
+        with _open(self.name) as file:
+            rest, is_skipping = b"", False
+            while block := file.read(BLOCK_SIZE):
+                lines = (rest + block).split(b"\n")
+                rest = lines.pop()
+                for line in lines:
+                    yield b"\0" if is_skipping else line
+                    is_skipping = False
+                if len(rest) > LINE_LIMIT:
+                    rest, is_skipping = b"", True
+            if rest or is_skipping:
+                yield b"\0" if is_skipping else rest
+
+    def read_document(self) -> Any:
+        with _open(self.name) as file:
+            data = file.read(MAX_DOCUMENT + 1)
+        if len(data) > MAX_DOCUMENT:
+            raise FormatError(self.name, f"longer than {MAX_DOCUMENT >> 20} MiB")
+        value = read_json(data)
+        if value is None:
+            raise FormatError(self.name, "not valid JSON")
+        return value
+
+    def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
+        with closing(_open_database(self.name)) as database:
+            columns = _list_columns(database, table)
+            if not columns or not set(equal) <= set(columns):
+                return
+            where = " and ".join(f"{_quote_name(column)} = ?" for column in equal) or "1"
+            query = f"select * from {_quote_name(table)} where {where} order by rowid"
+            with _convert_database_errors(self.name):
+                for row in database.execute(query, tuple(equal.values())):
+                    yield dict(zip(columns, row, strict=False))
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return open_regular_file(path)
+    except FileNotFoundError:
+        raise NotFound("session file", path) from None
+    except OSError as error:
+        raise StoreError(path, format_os_error(error)) from error
+
+
+@contextmanager
+def _convert_database_errors(path: str) -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(path, f"the database cannot be read: {error}") from error
+
+
+def _open_database(path: str) -> sqlite3.Connection:
+    """Open a database for reading. A live one is read with its write-ahead log."""
+    with _convert_database_errors(path):
+        address = f"file:{quote(os.path.abspath(path))}?mode=ro"
+        database = sqlite3.connect(address, uri=True, timeout=5)
+        try:
+            database.execute("select count(*) from sqlite_master")
+        except sqlite3.OperationalError:  # the folder is not writable, so the log cannot be opened
+            database.close()
+            database = sqlite3.connect(f"{address}&immutable=1", uri=True)
+        return database
+
+
+def _list_columns(database: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in database.execute(f"pragma table_info({_quote_name(table)})")]
+
+
+def _quote_name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def read_head(path: str) -> FileHead | None:
+    """Return the start of a file, or the tables of a database; `None` if the file cannot be read."""
+    try:
+        with open_regular_file(path) as file:
+            data = file.read(HEAD_SIZE + 1)
+    except OSError:
+        return None
+    if not data.startswith(SQLITE_MAGIC):
+        return FileHead(name=path, data=data[:HEAD_SIZE], is_whole=len(data) <= HEAD_SIZE)
+    try:
+        with closing(_open_database(path)) as database:
+            names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table'")]
+            return FileHead(name=path, tables={name: _list_columns(database, name) for name in names})
+    except (StoreError, sqlite3.Error):
+        return None
+
+
+def detect_file(path: str) -> ForeignFormat | None:
+    """Return the foreign format of a file by its content; `None` for our own files and those that nobody knows."""
+    if starts_like_session(path):
+        return None
+    head = read_head(path)
+    return None if head is None else detect_format(head)
+
+
+def split_conversation(location: str) -> tuple[str, str | None]:
+    """Return the path of a foreign file and the id of the conversation in it, from `PATH` or `PATH#ID`."""
+    path, found, id = location.rpartition("#")
+    if not found or os.path.lexists(location) or not os.path.isfile(path):
+        return location, None
+    return path, id
+
+
+def read_conversations(path: str, format: ForeignFormat, joined: Sequence[str] = ()) -> Iterator[Conversation]:
+    """Yield the conversations of a file, read together with the files that belong to it.
+
+    `joined` are further session files whose branches go into the same tree.
+    """
+    file = DiskFile(path)
+    related = [DiskFile(other) for other in (*find_related_files(path, format), *joined)]
+    return format.read(file, related)
+
+
+def find_related_files(path: str, format: ForeignFormat) -> list[str]:
+    """Return the files that belong to a file, and those that belong to them."""
+    start = os.path.abspath(path)
+    found, todo = {start}, [start]
+    while todo and len(found) < MAX_RELATED:
+        folder = os.path.dirname(current := todo.pop())
+        for pattern in format.find_related(DiskFile(current)):
+            for name in glob(pattern, root_dir=folder):
+                other = os.path.normpath(os.path.join(folder, name))
+                if other not in found and os.path.isfile(other):
+                    found.add(other)
+                    todo.append(other)
+    return sorted(found - {start})
+
+
+def open_foreign(location: str) -> ForeignStore | None:
+    """Return a store for a conversation of another program; `None` if the file has none.
+
+    Raises `FormatError` if the file cannot be read as what it seems to be, and `NotFound` if it holds several
+    conversations and `location` does not name one of them.
+    """
+    path, id = split_conversation(location)
+    format = detect_file(path)
+    if format is None:
+        return None
+    found: list[Conversation] = []
+    others: list[str] = []
+    for conversation in read_conversations(path, format):
+        if id is None or conversation.id == id:
+            found = found or [conversation]
+        others.append(conversation.id)
+        if found and id is not None:
+            break
+    if not found:
+        raise NotFound("conversation", location, f"{path} holds: {format_names(others)}")
+    if len(others) > 1 and id is None:
+        raise NotFound(
+            "conversation", path, f"it holds {len(others)}; name one, such as {path}#{others[0]}, or import them all"
+        )
+    return ForeignStore(location, format, found[0])
+
+
+class ForeignStore(Store):
+    """The lines of a foreign conversation. They can only be read."""
+
+    def __init__(self, location: str, format: ForeignFormat, conversation: Conversation) -> None:
+        self.location = location
+        self.format = format
+        self.problems: Sequence[Problem] = conversation.problems
+        self._reason = self.read_only = (
+            f"it is a session of {format.title}; bring it in with `sessiontree import`, or go on in another program"
+            " with `sessiontree continue`"
+        )
+        self._data = b"".join(line + b"\n" for line in conversation.lines)
+
+    def create(self, lines: Sequence[bytes]) -> Cursor:
+        raise ReadOnly(self.location, self._reason)
+
+    def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        raise ReadOnly(self.location, self._reason)
+
+    def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        raise ReadOnly(self.location, self._reason)
+
+    def read_end(self) -> LineChunk:
+        return LineChunk(b"", Cursor(len(self._data)))
+
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
+        start = 0 if after is None else after.value
+        end = len(self._data) if before is None else before.value
+        if limit is not None and start + limit < end:
+            end = self._data.index(b"\n", start + limit) + 1
+        return LineChunk(self._data[start:end], Cursor(end))
+
+    def fetch(self, start: int, size: int) -> bytes:
+        return self._data[start : start + size]
+
+    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+        end = before.value
+        while end > 0:
+            start = self._data.rfind(b"\n", 0, max(0, end - 4096)) + 1
+            yield self._data[start:end], start == 0
+            end = start
+
+    def close(self) -> None:
+        """Do nothing: no file is held open."""
+
+    def get_modified_time(self) -> int:
+        try:
+            return os.stat(split_conversation(self.location)[0]).st_mtime_ns
+        except OSError:
+            return 0

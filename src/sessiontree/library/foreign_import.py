@@ -1,0 +1,321 @@
+"""Import: copies sessions of other programs into a repository, and later only what is new.
+
+An imported session has the id of its original, the entries of `interop`, and the original bytes. When it is imported
+again, new entries are appended. A branch that was continued here keeps its head; what the other program added to it
+goes to a branch of its own, named after the program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from sessiontree.core.entries import HEAD_RECORD, Custom, EntryId, JsonObject, Original
+from sessiontree.core.places import find_free_name
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.format.codec import NotJson, read_head, read_header, read_object, write_entry
+from sessiontree.interop.base import Conversation, ForeignFormat
+from sessiontree.interop.formats import FORMATS, find_format
+from sessiontree.interop.originals import build_originals, decode_piece
+from sessiontree.library.foreign_files import detect_file, find_related_files, read_conversations
+from sessiontree.library.locations import open_repository
+from sessiontree.library.repository import Progress, Repository
+from sessiontree.regular_file import open_regular_file
+from sessiontree.session import Session
+from sessiontree.session.writer import generate_id
+from sessiontree.store.base import Cursor
+
+ImportState: TypeAlias = Literal["imported", "updated", "same", "failed"]
+BLOCK_SIZE = 1 << 20
+SUFFIXES = (".jsonl", ".json", ".db", ".sqlite", ".sqlite3")
+"""How the names of files end that a folder is searched for."""
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+class ImportResult(Struct, frozen=True, kw_only=True):
+    """The result for one conversation."""
+
+    session: str
+    source: str
+    target: str | None
+    state: ImportState
+    entries: int = 0
+    """How many entries were added."""
+    problems: int = 0
+    """How many problems the file has."""
+    reason: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.state != "failed"
+
+
+def get_program_folders() -> dict[str, str]:
+    """Return where each program keeps its sessions, by the name of its format."""
+    home = os.path.expanduser
+    data = os.environ.get("XDG_DATA_HOME") or home("~/.local/share")
+    config = os.environ.get("XDG_CONFIG_HOME") or home("~/.config")
+    return {
+        "claude": os.path.join(os.environ.get("CLAUDE_CONFIG_DIR") or home("~/.claude"), "projects"),
+        "codex": os.path.join(os.environ.get("CODEX_HOME") or home("~/.codex"), "sessions"),
+        "opencode": os.path.join(data, "opencode", "opencode.db"),
+        "gemini": home("~/.gemini/tmp"),
+        "llm": os.path.join(os.environ.get("LLM_USER_PATH") or f"{config}/io.datasette.llm", "logs.db"),
+    }
+
+
+def list_importable() -> list[str]:
+    """Return the programs that `import_sessions` knows by name."""
+    known = {format.name for format in FORMATS}
+    return [name for name in get_program_folders() if name in known]
+
+
+def import_sessions(
+    place: str,
+    *,
+    into: str | None = None,
+    cwd: str | None = None,
+    join: bool = False,
+    progress: Progress | None = None,
+) -> Iterator[ImportResult]:
+    """Import a file, all files below a folder, or all sessions of a program, and yield a result for each conversation.
+
+    `into` is the folder or database to import to; by default that of the user. `cwd` restricts the import to the
+    sessions of one project. With `join`, files of one folder that share entries become one session. Raises `NotFound`
+    if there is no such place.
+    """
+    groups = _group_files(place, join)
+    sizes = [sum(map(_get_size, group.files)) for group in groups]
+    done, total = 0, sum(sizes)
+    repository = open_repository(into)
+    imported: set[str] = set()
+    for group, size in zip(groups, sizes, strict=True):
+        yield from _import_group(group, repository, cwd, imported)
+        done += size
+        if progress is not None:
+            progress(done, total)
+
+
+class _FileGroup(Struct, frozen=True):
+    """Files that are read as one."""
+
+    format: ForeignFormat
+    files: list[str]
+    """The first one is the session; the others are forks of it."""
+
+
+def _group_files(place: str, join: bool) -> list[_FileGroup]:
+    path = get_program_folders().get(place, place) if place in list_importable() else place
+    if not os.path.exists(path):
+        if path is not place:
+            raise NotFound("folder", path, f"{find_format(place).title} has no sessions there")
+        raise NotFound("file or folder", place, f"programs: {', '.join(list_importable())}")
+    if os.path.isfile(path):
+        format = detect_file(path)
+        if format is None:
+            raise NotFound("session of another program", place, "nobody knows the format of this file")
+        return [_FileGroup(format, [path])]
+    by_format: dict[str, list[str]] = {}
+    for found in _walk_files(path):
+        format = detect_file(found)
+        if format is not None:
+            by_format.setdefault(format.name, []).append(found)
+    groups: list[_FileGroup] = []
+    for name, paths in by_format.items():
+        format = find_format(name)
+        selected = format.select_sessions(paths)
+        joined = _join_forks(selected) if join else [[one] for one in selected]
+        groups += [_FileGroup(format, files) for files in joined]
+    return groups
+
+
+def _walk_files(folder: str) -> Iterator[str]:
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(root, name) for name in sorted(names) if name.endswith(SUFFIXES))
+
+
+def _join_forks(paths: Sequence[str]) -> list[list[str]]:
+    """Group the files of each folder that share lines: a fork repeats the lines of its origin."""
+    groups: list[tuple[set[str], list[str]]] = []
+    for path in sorted(paths, key=_get_size, reverse=True):
+        uuids = {f"{os.path.dirname(path)} {uuid}" for uuid in _read_uuids(path)}
+        for known, files in groups:
+            if known & uuids:
+                known |= uuids
+                files.append(path)
+                break
+        else:
+            groups.append((uuids, [path]))
+    return [files for _, files in groups]
+
+
+def _read_uuids(path: str) -> set[str]:
+    pattern = re.compile(rb'"uuid":"([0-9a-f-]{36})"')
+    try:
+        with open_regular_file(path) as file:
+            return {found[1].decode() for line in file if (found := pattern.search(line)) is not None}
+    except OSError:
+        return set()
+
+
+def _get_size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _import_group(
+    group: _FileGroup, repository: Repository, cwd: str | None, imported: set[str]
+) -> Iterator[ImportResult]:
+    path, *forks = group.files
+    try:
+        for conversation in read_conversations(path, group.format, forks):
+            header = read_header(conversation.lines[0], read_object(conversation.lines[0]))
+            assert header is not None
+            is_part = conversation.part_of is not None and conversation.part_of in imported
+            if is_part or (cwd is not None and header.cwd != cwd):
+                continue
+            imported.add(conversation.id)
+            target = repository.build_location(
+                _build_safe_id(conversation.id), cwd=header.cwd or os.path.expanduser("~"), timestamp=header.timestamp
+            )
+            try:
+                files = [path, *forks, *find_related_files(path, group.format)]
+                yield _Importer(group.format, conversation, files, path, target).run(repository)
+            except SessionTreeError as error:
+                yield ImportResult(
+                    session=conversation.id, source=path, target=target, state="failed", reason=str(error)
+                )
+    except SessionTreeError as error:
+        id = os.path.splitext(os.path.basename(path))[0]
+        yield ImportResult(session=id, source=path, target=None, state="failed", reason=str(error))
+
+
+def _build_safe_id(id: str) -> str:
+    """Return an id that can be part of a file name."""
+    return id if _SAFE_ID.fullmatch(id) else hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+class _Importer:
+    """Imports one conversation."""
+
+    def __init__(
+        self, format: ForeignFormat, conversation: Conversation, files: Sequence[str], source: str, target: str
+    ) -> None:
+        self._format = format
+        self._conversation = conversation
+        self._files = files
+        self._source = source
+        self._target = target
+
+    def run(self, repository: Repository) -> ImportResult:
+        store = repository.get_store(self._target)
+        try:
+            cursor = store.read_end().cursor
+        except NotFound:
+            store.create([*self._conversation.lines, *self._build_originals({})])
+            return self._build_result("imported", len(self._conversation.lines) - 1)
+        with Session(store) as session:
+            return self._update(session, cursor)
+
+    def _update(self, session: Session, cursor: Cursor) -> ImportResult:
+        """Append what is new. Raises `Conflict` if another process writes to the session at the same time."""
+        kept: dict[str, Original] = {}
+        heads: JsonObject = {}
+        for entry in session.tree:
+            if entry.type == "original" and isinstance(body := entry.decode(), Original):
+                kept[body.file] = body
+                heads = heads if body.heads is None else body.heads
+        new = [line for line in self._conversation.lines[1:] if self._is_new(session, line)]
+        if not new and heads == self._conversation.heads:
+            return self._build_result("same", 0)
+        final = self._merge_heads(session, heads)
+        record = {"current": session.heads.current, "heads": final, "archived": sorted(session.heads.archived)}
+        leaf = final.get(session.heads.current)
+        stamp = session.header.timestamp if not new else read_head(new[-1]).timestamp
+        timestamp = stamp if isinstance(stamp, str) else session.header.timestamp
+        head_line = write_entry(
+            Custom(custom_type=HEAD_RECORD, data=record),
+            id=generate_id(),
+            parent=leaf,
+            timestamp=timestamp,
+            branch=session.heads.current,
+        ).raw
+        session.store.append([*new, *self._build_originals(kept), head_line], after=cursor)
+        return self._build_result("updated", len(new))
+
+    def _is_new(self, session: Session, line: bytes) -> bool:
+        """Return whether a line is an entry that the session does not have. Heads are merged, not copied."""
+        try:
+            head = read_head(line)
+        except NotJson:
+            return False
+        return head.custom_type != HEAD_RECORD and isinstance(head.id, str) and head.id not in session.tree
+
+    def _merge_heads(self, session: Session, before: JsonObject) -> dict[str, EntryId | None]:
+        """Return where all branches are: moved by the other program, unless they were continued here."""
+        heads = dict(session.heads.heads)
+        for name, leaf in self._conversation.heads.items():
+            if before.get(name) == leaf and name in before:
+                continue
+            if name not in heads or heads[name] == before.get(name):
+                heads[name] = leaf
+                continue
+            own = f"{name}-{self._format.name}"
+            if own in heads and heads[own] != before.get(name):
+                own = find_free_name(own, heads, 2)
+            heads[own] = leaf
+        return heads
+
+    def _build_originals(self, kept: dict[str, Original]) -> Iterator[bytes]:
+        """Yield the lines that keep the bytes of the files. `kept` are the last pieces that the session has of them."""
+        heads = self._conversation.heads
+        leaf = next(iter(heads.values()), None)
+        found = read_head(self._conversation.lines[-1]).timestamp
+        for name in (*(name for name in self._files if name != self._source), self._source):
+            data = self._conversation.original if name == self._source else None
+            offset = 0 if data is not None else _find_new_part(name, kept.get(name))
+            blocks = _read_blocks(name, offset) if data is None else [data]
+            for body in build_originals(self._format.name, name, blocks, heads, offset):
+                timestamp = found if isinstance(found, str) else ""
+                yield write_entry(body, id=generate_id(), parent=leaf, timestamp=timestamp, branch=None).raw
+
+    def _build_result(self, state: ImportState, entries: int) -> ImportResult:
+        return ImportResult(
+            session=self._conversation.id,
+            source=self._source,
+            target=self._target,
+            state=state,
+            entries=entries,
+            problems=len(self._conversation.problems),
+        )
+
+
+def _find_new_part(path: str, kept: Original | None) -> int:
+    """Return where the part of a file begins that is not kept: its end, or 0 if the program has rewritten it."""
+    if kept is None:
+        return 0
+    try:
+        with open_regular_file(path) as file:
+            file.seek(kept.offset)
+            is_same = file.read(kept.size) == decode_piece(kept)
+    except OSError:
+        return 0
+    return kept.offset + kept.size if is_same else 0
+
+
+def _read_blocks(path: str, offset: int) -> Iterator[bytes]:
+    try:
+        with open_regular_file(path) as file:
+            file.seek(offset)
+            while block := file.read(BLOCK_SIZE):
+                yield block
+    except OSError:
+        return

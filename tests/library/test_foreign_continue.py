@@ -1,0 +1,197 @@
+"""Sessions continue in other programs, in new files; what a model gets there is our context."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.context import build_context
+from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.library import foreign_continue
+from sessiontree.library.foreign_continue import continue_session, list_targets, write_session
+from sessiontree.library.foreign_import import import_sessions
+from tests.interop.conformance import (
+    FIXTURES,
+    describe_context,
+    list_fixtures,
+    load_expected,
+    merge,
+    read_one,
+    simplify,
+)
+
+REWIND = FIXTURES / "claude/rewind/projects/-project/b042d675-5f26-46b9-9b13-3b6ab6e9748c.jsonl"
+IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "own"))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def describe_request(session: st.Session) -> list[dict[str, object]]:
+    """Return what our context sends, in the plain form of the recorded sessions."""
+    return merge(simplify(build_context(session.tree, session.heads.leaf).to_llm()))
+
+
+def build_session() -> st.Session:
+    session = st.memory(cwd="/project")
+    session.append(st.user("Look at this."))
+    call = st.tool_call("call-1", "read", {"path": "app.py"})
+    session.append(st.assistant([{"type": "text", "text": "I read it."}, call], model="gpt-5", provider="openai"))
+    session.append(st.tool_result("call-1", "read", [{"type": "text", "text": "def slow(): ..."}, IMAGE], error=True))
+    session.append(st.assistant("It is slow.", model="gpt-5", provider="openai"))
+    session.append(st.user([{"type": "text", "text": "And this?"}, IMAGE]))
+    session.append(st.assistant("A picture.", model="gpt-5", provider="openai"))
+    return session
+
+
+def test_an_unchanged_import_is_exported_byte_for_byte() -> None:
+    for program in ("claude", "codex"):
+        for folder in list_fixtures(program):
+            for result in import_sessions(str(folder)):
+                session = st.open(str(result.target))
+                leaf = session.heads.leaf
+                written = write_session(session, program, leaf, session.id, session.cwd)
+                assert written.files[0].content == Path(result.source).read_bytes(), result.source
+
+
+def test_a_session_continues_with_nothing_changed_but_its_id() -> None:
+    for result in import_sessions(str(REWIND)):
+        written = continue_session(st.open(str(result.target)), "claude")
+
+        old, new = REWIND.read_text(), Path(written.file).read_text()
+        assert new == old.replace(REWIND.stem, written.id)
+        assert written.command == ["claude", "--resume", written.id]
+
+
+def test_the_file_is_where_the_program_looks_for_it(home: Path) -> None:
+    session = build_session()
+
+    claude = continue_session(session, "claude", cwd="/my project/x.y")
+    codex = continue_session(session, "codex")
+
+    assert claude.file == str(home / f".claude/projects/-my-project-x-y/{claude.id}.jsonl")
+    assert Path(codex.file).match(f"{home}/.codex/sessions/*/*/*/rollout-*-{codex.id}.jsonl")
+    assert os.stat(claude.file).st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("program", ["claude", "codex"])
+def test_the_written_session_has_the_same_context(program: str) -> None:
+    session = build_session()
+
+    written = continue_session(session, program)
+
+    assert describe_context(read_one(Path(written.file))) == describe_request(session)
+
+
+@pytest.mark.parametrize("program", ["claude", "codex"])
+@pytest.mark.parametrize("folder", list_fixtures("claude", "codex"), ids=lambda path: "-".join(path.parts[-2:]))
+def test_every_recorded_session_continues_in_each_program(folder: Path, program: str) -> None:
+    list(import_sessions(str(folder)))
+    with st.open(load_expected(folder)["resumed"]) as session:
+        session.append(st.user("Ours"))
+        session.append(st.assistant("Our answer", model="gpt-5", provider="openai"))
+        expected = describe_request(session)
+        if (folder.parts[-2], folder.name) != (program, "thinking"):
+            expected = [{key: message[key] for key in message if key != "thinking"} for message in expected]
+
+        written = continue_session(session, program)
+
+    found = describe_context(read_one(Path(written.file)))
+    assert drop_wrapping(found) == drop_wrapping([message for message in expected if len(message) > 1])
+
+
+def drop_wrapping(messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Compare a summary by its text: each program puts its own words round it."""
+    found: list[dict[str, object]] = []
+    for message in messages:
+        text = str(message.get("text", ""))
+        is_summary = "Summary: the user asked" in text
+        found.append({"role": "summary"} if is_summary else message)
+    return found
+
+
+@pytest.mark.parametrize("program", ["claude", "codex"])
+def test_a_place_inside_the_original_is_continued_without_what_follows(program: str) -> None:
+    folder = FIXTURES / program / ("rewind" if program == "claude" else "revert")
+    for result in import_sessions(str(folder)):
+        session = st.open(str(result.target))
+        other = next(name for name in session.heads.heads if name != "main")
+
+        written = continue_session(session, program, at=f"{other}~1")
+
+        questions = [message["text"] for message in describe_context(read_one(Path(written.file)))]
+        assert questions[-1] == "Question three, first try"
+        assert len(questions) == 5
+
+
+def test_what_a_format_cannot_hold_is_listed() -> None:
+    session = st.memory(cwd="/project")
+    session.append(st.system("Be brief."))
+    session.append(st.user("Hello"))
+    thinking = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "x"}
+    call = st.tool_call("a|b:c", "read", {})
+    session.append(st.assistant([thinking, call], api="google-generative-ai", model="g", provider="google"))
+    session.append(st.tool_result("a|b:c", "read", "no", error=True))
+
+    claude = [omission.block for omission in continue_session(session, "claude").omitted]
+    codex = [omission.block for omission in continue_session(session, "codex").omitted]
+
+    assert claude == ["system", "thinking", "toolCall.id"]
+    assert codex == ["system", "thinking", "toolCall.id", "isError"]
+
+
+def test_a_compaction_becomes_one_of_the_program() -> None:
+    session = build_session()
+    leaf = session.heads.leaf
+    assert leaf is not None
+    session.append(st.Compaction(summary="They looked at app.py.", first_kept=leaf))
+    session.append(st.user("Go on"))
+
+    for program in ("claude", "codex"):
+        found = describe_context(read_one(Path(continue_session(session, program).file)))
+        assert "They looked at app.py." in found[0]["text"]
+        assert [message.get("text") for message in found[1:]] == ["A picture.", "Go on"]
+
+
+def test_pi_continues_a_fork_in_its_own_folder(home: Path) -> None:
+    session = build_session()
+
+    written = continue_session(session, "pi")
+
+    forked = st.open(written.file)
+    assert Path(written.file).parent == home / ".pi/agent/sessions/--project--"
+    assert describe_request(forked) == describe_request(session)
+
+
+def test_an_unknown_program_is_an_error() -> None:
+    with pytest.raises(InvalidOperation, match="programs: claude, codex"):
+        continue_session(build_session(), "emacs")
+    assert list_targets()[-1] == "pi"
+
+
+def test_a_value_is_added_to_a_json_file_once(tmp_path: Path) -> None:
+    from sessiontree.interop.base import JsonEntry
+
+    add = foreign_continue._add_json_entry  # pyright: ignore[reportPrivateUsage]
+    path = tmp_path / "program/projects.json"
+    entry = JsonEntry(path="projects.json", keys=("projects", "/a"), value="a")
+
+    add(str(path), entry)
+    add(str(path), JsonEntry(path="projects.json", keys=("projects", "/b"), value="b"))
+    add(str(path), JsonEntry(path="projects.json", keys=("projects", "/a"), value="other"))
+
+    assert json.loads(path.read_text()) == {"projects": {"/a": "a", "/b": "b"}}
+    path.write_text("[]")
+    with pytest.raises(StoreError, match="not a JSON object"):
+        add(str(path), entry)
+    assert path.read_text() == "[]"

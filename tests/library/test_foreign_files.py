@@ -1,0 +1,169 @@
+"""Sessions of other programs are read where they are, and never written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import FormatError, NotFound, ReadOnly
+from sessiontree.library import catalog
+from sessiontree.library.foreign_files import DiskFile, detect_file, find_related_files, open_foreign
+from tests.interop.conformance import FIXTURES
+
+REWIND = FIXTURES / "claude/rewind/projects/-project/b042d675-5f26-46b9-9b13-3b6ab6e9748c.jsonl"
+TOOLS = FIXTURES / "claude/tools/projects/-project/49ff6b33-a26e-4e71-bee0-ef05c51de0a6.jsonl"
+REVERTED = next((FIXTURES / "codex/revert/sessions").rglob("*_*.jsonl"))
+
+
+def test_a_session_of_another_program_opens_as_a_tree() -> None:
+    session = st.open(REWIND)
+
+    assert session.id == "b042d675-5f26-46b9-9b13-3b6ab6e9748c"
+    assert session.header.origin == {"program": "claude", "version": "2.1.326"}
+    assert list(session.heads.heads) == ["main", "rewind-1"]
+    assert session.cwd == "/project"
+    assert session.name is None
+    assert [problem for problem in session.problems if problem.severity == "fault"] == []
+
+
+def test_appending_to_it_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    shutil.copy(REWIND, file)
+    session = st.open(file)
+
+    with pytest.raises(ReadOnly, match=r"Claude Code.*sessiontree import.*sessiontree continue"):
+        session.append(st.user("More"))
+
+    assert file.read_bytes() == REWIND.read_bytes()
+    assert os.listdir(tmp_path) == ["session.jsonl"]
+
+
+def test_a_fork_of_it_goes_to_our_own_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path))
+
+    forked = catalog.fork(st.open(REWIND), at="rewind-1")
+
+    assert forked.file is not None
+    assert tmp_path in forked.file.parents
+    forked.append(st.user("More"))
+
+
+def test_every_line_of_an_answer_names_its_entry() -> None:
+    session = st.open(TOOLS)
+
+    # The two lines of an answer with parallel calls; the last one gives the entry its id.
+    first, last = "c620efeb-179e-4037-87a2-48a8c3855a81", "af23c1bf-49b2-4ffb-ab26-eb73f4f53a4c"
+    assert session.resolve_place(first) == last
+    assert session.resolve_place(first[:13]) == last
+    assert len(session.tree[last].tool_calls) == 2
+    # An attachment names the message above it.
+    assert session.resolve_place(_find_uuid(TOOLS, "d0b4d8")) == _find_uuid(TOOLS, "baa425")
+
+
+def _find_uuid(path: Path, start: str) -> str:
+    position = path.read_text().index(f'"uuid":"{start}') + 8
+    return path.read_text()[position : position + 36]
+
+
+def test_a_session_of_codex_is_read_with_the_file_that_it_continues() -> None:
+    session = st.open(REVERTED)
+
+    assert [entry.text for entry in session.tree.path(session.heads.leaf) if entry.role == "user"] == [
+        "Question one",
+        "Question two, second try",
+    ]
+    assert "revert-1" in session.heads.heads
+
+
+def test_a_fork_of_codex_without_its_base_says_so(tmp_path: Path) -> None:
+    fork = next((FIXTURES / "codex/fork/sessions").rglob("*32ff5b628f25.jsonl"))
+    shutil.copy(fork, tmp_path)
+
+    session = st.open(tmp_path / fork.name)
+
+    assert [entry.text for entry in session.tree.path(session.heads.leaf) if entry.role == "user"] == [
+        "Only in the fork"
+    ]
+    assert any("is not there" in problem.message for problem in session.problems)
+
+
+def test_a_folder_of_another_program_is_listed_and_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path))
+    folder = FIXTURES / "claude/fork/projects/-project"
+
+    listed = st.sessions(dir=folder)
+    found = st.search('"in the fork"', dir=folder)
+
+    assert {summary.first_message for summary in listed} == {"Common question"}
+    assert not any(summary.is_damaged for summary in listed)
+    assert [hit.entry for hit in found] == [
+        "3ee10f6c-7384-482d-b43a-1005f417b892",
+        "6d863212-6588-49f1-b5d3-987e79218ebf",
+    ]
+
+
+def test_our_own_files_and_unknown_files_are_not_foreign(tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    st.create(file=own).append(st.user("Hello"))
+    (tmp_path / "noise.jsonl").write_text('{"a":1}\n')
+    (tmp_path / "empty.jsonl").touch()
+
+    for name in ("own.jsonl", "noise.jsonl", "empty.jsonl", "missing.jsonl"):
+        assert detect_file(str(tmp_path / name)) is None
+        assert open_foreign(str(tmp_path / name)) is None
+    with pytest.raises(FormatError):
+        st.open(tmp_path / "noise.jsonl")
+
+
+def test_a_line_over_the_limit_is_skipped_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.library.foreign_files.LINE_LIMIT", 100)
+    monkeypatch.setattr("sessiontree.library.foreign_files.BLOCK_SIZE", 50)
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(b"one\n" + b"x" * 1000 + b"\ntwo\n\nlast" + b"y" * 500)
+
+    assert list(DiskFile(str(file)).iter_lines()) == [b"one", b"\0", b"two", b"", b"\0"]
+
+
+def test_rows_of_a_live_database_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "live.db"
+    database = sqlite3.connect(path)
+    database.execute("pragma journal_mode = wal")
+    database.execute("create table message (id text, body blob)")
+    database.execute("insert into message values ('a', x'00'), ('b', x'01')")
+    database.commit()
+
+    file = DiskFile(str(path))
+    assert list(file.iter_rows("message", id="b")) == [{"id": "b", "body": b"\x01"}]
+    assert len(list(file.iter_rows("message"))) == 2
+    assert list(file.iter_rows("missing")) == list(file.iter_rows("message", other=1)) == []
+    database.close()
+
+
+def test_subagents_belong_to_the_session_that_started_them() -> None:
+    path = next((FIXTURES / "claude/subagent/projects/-project").glob("*.jsonl"))
+    format = detect_file(str(path))
+    assert format is not None
+
+    related = find_related_files(str(path), format)
+    session = st.open(path)
+
+    assert [Path(name).name for name in related] == [
+        "agent-a2f44f3bc7dfe3cf3.jsonl",
+        "agent-a2f44f3bc7dfe3cf3.meta.json",
+    ]
+    branch = session.branch("agent-a2f44f3bc7dfe3cf3")
+    assert [message["content"] for message in branch.context().messages][:1] == ["Count the files and report."]
+    point = next(entry for entry in session.tree if entry.type == "branch_point")
+    assert point.parent is not None
+    assert [call.name for call in session.tree[point.parent].tool_calls] == ["Agent"]
+
+
+def test_a_missing_conversation_of_a_file_is_an_error() -> None:
+    with pytest.raises(NotFound, match="holds: b042d675"):
+        open_foreign(f"{REWIND}#other")
+    assert open_foreign(f"{REWIND}#b042d675-5f26-46b9-9b13-3b6ab6e9748c") is not None
