@@ -97,6 +97,7 @@ _MODULES = {
         "ModeChange",
         "ModelChange",
         "Opaque",
+        "Original",
         "Problem",
         "ResetBoundary",
         "RuleInjection",

@@ -64,6 +64,7 @@ from sessiontree.core.entries import Message as Message
 from sessiontree.core.entries import ModeChange as ModeChange
 from sessiontree.core.entries import ModelChange as ModelChange
 from sessiontree.core.entries import Opaque as Opaque
+from sessiontree.core.entries import Original as Original
 from sessiontree.core.entries import Problem as Problem
 from sessiontree.core.entries import ResetBoundary as ResetBoundary
 from sessiontree.core.entries import RuleInjection as RuleInjection
@@ -265,6 +266,7 @@ __all__ = [
     "NotFound",
     "Omission",
     "Opaque",
+    "Original",
     "OtherBlock",
     "OtherMessage",
     "Outcome",

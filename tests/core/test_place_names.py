@@ -1,6 +1,6 @@
 import pytest
 
-from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label, Usage
+from sessiontree.core.entries import HEAD_RECORD, BranchPoint, Custom, Label, Opaque, Usage
 from sessiontree.core.heads import Heads
 from sessiontree.core.place_names import (
     check_branch_name,
@@ -34,6 +34,17 @@ def test_head_and_root_are_places():
 def test_an_id_or_its_first_eight_characters_name_an_entry():
     assert resolve_in("c", TREE) == "c"
     assert resolve_in("bbbbbbbb", TREE) == "bbbbbbbbb"
+
+
+def test_an_alias_names_the_entry_above_it():
+    tree = grow("aaaaaaaa1>aaaaaaaa2")
+    for id in ("bbbbbbbb1", "other"):
+        tree.add(entry(id, "aaaaaaaa2", Opaque(type="alias", fields={})))
+
+    assert resolve_in("bbbbbbbb1", tree) == "aaaaaaaa2"
+    assert resolve_in("bbbbbbbb", tree) == "aaaaaaaa2"
+    assert resolve_in("other", tree) == "aaaaaaaa2"
+    assert resolve_in("HEAD", tree) == "aaaaaaaa2"
 
 
 def test_an_own_id_is_shortened_and_any_other_shown_in_full():

@@ -70,6 +70,7 @@ BODIES = [
     e.ModeChange(mode="plan", data={}),
     e.RuleInjection(("r1", "r2")),
     e.ResetBoundary(),
+    e.Original(program="claude", file="/a.jsonl", offset=1, size=2, content="eA==", heads={"main": "a"}),
     e.Opaque(type="from_the_future", fields={"b": 1, "a": [2]}),
 ]
 """Every body type with every field set."""
@@ -508,13 +509,12 @@ def test_a_timestamp_after_the_message_counts_except_in_the_standard_form():
 
 
 def test_a_header_survives_a_round_trip():
-    raw = write_header(id="s", timestamp=TIME, cwd="/x", parent_session="/old", forked_from="a", title="t")
+    fields = {"timestamp": TIME, "cwd": "/x", "parent_session": "/old", "forked_from": "a", "title": "t"}
+    raw = write_header(id="s", **fields, origin={"program": "claude"})
 
     header = read_header(raw, json.loads(raw))
 
-    assert header == e.Header(
-        raw=raw, id="s", version=3, timestamp=TIME, cwd="/x", parent_session="/old", forked_from="a", title="t"
-    )
+    assert header == e.Header(raw=raw, id="s", version=3, **fields, origin={"program": "claude"})
 
 
 def test_unset_header_fields_are_not_written():

@@ -136,8 +136,8 @@ class Redactor:
         readable: list[bytes] = []
         for raw in lines:
             try:
-                if raw.strip():
-                    self._collect_names(_read_line(raw))
+                if raw.strip() and (wire := _read_line(raw)).get("type") != "original":  # compressed, with all secrets
+                    self._collect_names(wire)
                     readable.append(raw)
             except NotJson:
                 self._skipped_lines += 1

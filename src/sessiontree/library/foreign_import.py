@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, EntryId, JsonObject, Original
-from sessiontree.core.places import find_free_name
+from sessiontree.core.place_names import find_free_name
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.format.codec import NotJson, read_head, read_header, read_object, write_entry
 from sessiontree.interop.base import Conversation, ForeignFormat
