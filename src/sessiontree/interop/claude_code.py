@@ -269,6 +269,8 @@ class _TreeWriter:
             if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
                 self._tools[block["id"]] = coerce_string(block.get("name"))
                 self._callers[block["id"]] = node.id
+        if not node.calls or node.is_sidechain:
+            node.records = [{}]  # free the memory of what is written
 
     def _build_user_body(self, message: JsonObject, record: JsonObject) -> Message | CustomMessage:
         if message["role"] == "toolResult":

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
+from array import array
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from glob import glob
+from itertools import accumulate
 from typing import IO, Any
 from urllib.parse import quote
 
@@ -27,6 +31,10 @@ from sessiontree.store.files import format_os_error
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 BLOCK_SIZE = 1 << 18
+MEMORY_SIZE = 16 << 20
+"""How many bytes of converted lines are kept in memory."""
+BACKWARD_SIZE = 4096
+"""How many bytes are read at a time from the end."""
 MAX_RELATED = 1000
 """How many files can belong to one conversation."""
 MAX_DOCUMENT = 1 << 30
@@ -210,7 +218,8 @@ class ForeignStore(Store):
             f"it is a session of {format.title}; bring it in with `sessiontree import`, or go on in another program"
             " with `sessiontree continue`"
         )
-        self._data = b"".join(line + b"\n" for line in conversation.lines)
+        self._data = _LineData(conversation.lines)
+        conversation.lines.clear()  # the lines of a long session must not be in memory twice
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         raise ReadOnly(self.location, self._reason)
@@ -222,30 +231,58 @@ class ForeignStore(Store):
         raise ReadOnly(self.location, self._reason)
 
     def read_end(self) -> LineChunk:
-        return LineChunk(b"", Cursor(len(self._data)))
+        return LineChunk(b"", Cursor(self._data.size))
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
         start = 0 if after is None else after.value
-        end = len(self._data) if before is None else before.value
+        end = self._data.size if before is None else before.value
         if limit is not None and start + limit < end:
-            end = self._data.index(b"\n", start + limit) + 1
-        return LineChunk(self._data[start:end], Cursor(end))
+            end = self._data.find_line_end(start + limit)
+        return LineChunk(self._data.read(start, end), Cursor(end))
 
     def fetch(self, start: int, size: int) -> bytes:
-        return self._data[start : start + size]
+        return self._data.read(start, start + size)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         end = before.value
         while end > 0:
-            start = self._data.rfind(b"\n", 0, max(0, end - 4096)) + 1
-            yield self._data[start:end], start == 0
+            start = self._data.find_line_start(max(0, end - BACKWARD_SIZE))
+            yield self._data.read(start, end), start == 0
             end = start
 
     def close(self) -> None:
-        """Do nothing: no file is held open."""
+        """Do nothing: the foreign file is not held open."""
 
     def get_modified_time(self) -> int:
         try:
             return os.stat(split_conversation(self.location)[0]).st_mtime_ns
         except OSError:
             return 0
+
+
+class _LineData:
+    """The converted lines: in memory, or in a temporary file if they are many."""
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._starts = array("Q", accumulate((len(line) + 1 for line in lines), initial=0))
+        self.size: int = self._starts[-1]
+        self._memory = b""
+        self._file: IO[bytes] | None = None
+        if self.size <= MEMORY_SIZE:
+            self._memory = b"".join(line + b"\n" for line in lines)
+        else:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the store
+            self._file.writelines(line + b"\n" for line in lines)
+            self._file.flush()
+
+    def read(self, start: int, end: int) -> bytes:
+        if self._file is None:
+            return self._memory[start:end]
+        return os.pread(self._file.fileno(), end - start, start)
+
+    def find_line_end(self, position: int) -> int:
+        """Return where the line ends that a position is in."""
+        return self._starts[bisect_right(self._starts, position)]
+
+    def find_line_start(self, position: int) -> int:
+        return self._starts[bisect_right(self._starts, position) - 1]
