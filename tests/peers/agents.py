@@ -1,0 +1,120 @@
+"""The real Claude Code and Codex, from npm, in a network namespace whose only way out is a model on the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sessiontree.convert.anthropic_messages import from_anthropic
+from sessiontree.convert.openai_responses import from_openai_responses
+from tests.interop.conformance import Plain, merge, simplify
+from tests.peers.fetch_pi import NPM_SECONDS, FetchError, NodeMissing
+from tests.peers.loopback_model import COMMAND_SECONDS, PORT
+
+PACKAGES = {"@anthropic-ai/claude-code": "2.1.326", "@openai/codex": "0.169.0"}
+CODEX_CONFIG = f"""\
+model = "loop"
+model_provider = "loop"
+approval_policy = "never"
+sandbox_mode = "read-only"
+[model_providers.loop]
+name = "loop"
+base_url = "http://127.0.0.1:{PORT}/v1"
+env_key = "OPENAI_API_KEY"
+wire_api = "responses"
+"""
+
+
+def fetch_agents(scratch: Path) -> Path:
+    """Return the folder of the installed programs, fetched on the first call. Raises `NodeMissing` or `FetchError`."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        raise NodeMissing("The real programs cannot run: Node and npm were not found.")
+    final = scratch.resolve() / ("agents-" + "-".join(PACKAGES.values()))
+    if final.is_dir():
+        return final
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=scratch) as name:
+        work = Path(name) / "all"
+        work.mkdir()
+        specs = [f"{package}@{version}" for package, version in PACKAGES.items()]
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(work), *specs]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=NPM_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            raise FetchError(f"npm install took longer than {NPM_SECONDS} s.") from None
+        if done.returncode != 0:
+            raise FetchError(f"npm install of {', '.join(specs)} failed.")
+        claude = work / "node_modules/@anthropic-ai/claude-code"  # its script selects the program for this machine
+        subprocess.run([node, "install.cjs"], cwd=claude, capture_output=True, timeout=NPM_SECONDS, check=False)
+        work.rename(final)
+    return final
+
+
+class Agents:
+    """Runs the programs with a home and a project of their own."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self._programs = programs / "node_modules/.bin"
+        self._folder = folder
+        self.home = folder / "home"
+        self.project = (folder / "project").resolve()
+        (self.home / ".codex").mkdir(parents=True)
+        self.project.mkdir()
+        trusted = f'[projects."{self.project}"]\ntrust_level = "trusted"\n'
+        (self.home / ".codex/config.toml").write_text(CODEX_CONFIG + trusted)
+        accepted = {"hasTrustDialogAccepted": True}
+        settings = {"hasCompletedOnboarding": True, "projects": {str(self.project): accepted}}
+        (self.home / ".claude.json").write_text(json.dumps(settings))
+
+    def run(self, commands: list[tuple[str, list[str]]]) -> list[list[Plain]]:
+        """Run commands, each of a program, and return what each of them sent to the model, in plain form."""
+        env = {
+            "HOME": str(self.home),
+            "PATH": f"{self._programs}:{os.environ['PATH']}",
+            "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{PORT}",
+            "ANTHROPIC_API_KEY": "none",
+            "OPENAI_API_KEY": "none",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+        jobs = [{"argv": argv, "cwd": str(self.project), "env": env} for _, argv in commands]
+        script, log = self._folder / "commands.json", self._folder / "log.json"
+        script.write_text(json.dumps(jobs))
+        namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+        server = str(Path(__file__).with_name("loopback_model.py"))
+        subprocess.run(
+            [*namespace, sys.executable, server, str(log), str(script)],
+            check=True,
+            timeout=COMMAND_SECONDS * (len(jobs) + 1),
+        )
+        results = json.loads(log.read_text())
+        return [describe_requests(program, result) for (program, _), result in zip(commands, results, strict=True)]
+
+
+def describe_requests(program: str, result: Any) -> list[Plain]:
+    """Return the messages of the first request of a conversation."""
+    if program == "claude":
+        bodies = [one["body"] for one in result["requests"] if "/messages" in one["path"] and one["body"].get("tools")]
+        assert bodies, result["said"]
+        messages = from_anthropic(bodies[0]["messages"])
+    else:
+        bodies = [one["body"] for one in result["requests"] if "/responses" in one["path"]]
+        assert bodies, result["said"]
+        items = [item for item in bodies[0]["input"] if item.get("role") not in ("developer", "system")]
+        messages = from_openai_responses([{key: item[key] for key in item if key != "id"} for item in items])
+    return merge(simplify(body.message for body in messages))
+
+
+def build_prompt_command(program: str, prompt: str, session: str | None = None) -> list[str]:
+    """Return the command that asks a program, in a new session or in one that it resumes."""
+    if program == "claude":
+        return ["claude", *(["--resume", session] if session else []), "-p", prompt]
+    resume = ["resume", session] if session else []
+    return ["codex", "exec", "--skip-git-repo-check", *resume, prompt]

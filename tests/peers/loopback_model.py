@@ -1,0 +1,154 @@
+"""A model on the loopback interface that answers every request with a short text, and logs the requests.
+
+It speaks the protocols of Anthropic Messages and OpenAI Responses, streamed and whole. Run it in a network namespace:
+`python loopback_model.py LOG COMMANDS.json` brings the loopback interface up, runs the commands one after the other,
+and writes to LOG, as JSON, the bodies of the requests that each of them made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+PORT = 8799
+COMMAND_SECONDS = 120
+REQUESTS: list[dict[str, Any]] = []
+
+
+class ModelHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_body(b'{"data":[],"models":[]}', "application/json")
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            body = {}
+        REQUESTS.append({"path": self.path, "body": body})
+        if "count_tokens" in self.path:
+            self.send_body(b'{"input_tokens":1}', "application/json")
+        elif "/messages" in self.path:
+            self.answer(body, build_anthropic_message(), build_anthropic_events())
+        elif "/responses" in self.path:
+            self.answer(body, build_response(), build_response_events())
+        else:
+            self.send_body(b"{}", "application/json")
+
+    def answer(self, body: dict[str, Any], whole: dict[str, Any], events: list[dict[str, Any]]) -> None:
+        if not body.get("stream"):
+            self.send_body(json.dumps(whole).encode(), "application/json")
+            return
+        lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
+        self.send_body("".join(lines).encode(), "text/event-stream")
+
+    def send_body(self, data: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+def get_answer() -> str:
+    return f"Answer {len(REQUESTS)}"
+
+
+def build_anthropic_message() -> dict[str, Any]:
+    return {
+        "id": f"msg_{len(REQUESTS):020d}",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-opus-5-5",
+        "content": [{"type": "text", "text": get_answer()}],
+        "stop_reason": "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
+
+
+def build_anthropic_events() -> list[dict[str, Any]]:
+    message = {**build_anthropic_message(), "content": [], "stop_reason": None}
+    text = {"type": "text_delta", "text": get_answer()}
+    ending = {"stop_reason": "end_turn", "stop_sequence": None}
+    return [
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": text},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+
+
+def build_response() -> dict[str, Any]:
+    item = {
+        "type": "message",
+        "id": f"msg_{len(REQUESTS)}",
+        "status": "completed",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": get_answer(), "annotations": []}],
+    }
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    id = f"resp_{len(REQUESTS)}"
+    return {"id": id, "object": "response", "status": "completed", "output": [item], "usage": usage}
+
+
+def build_response_events() -> list[dict[str, Any]]:
+    response = build_response()
+    started = {**response, "status": "in_progress", "output": []}
+    return [
+        {"type": "response.created", "response": started},
+        {"type": "response.output_item.done", "output_index": 0, "item": response["output"][0]},
+        {"type": "response.completed", "response": response},
+    ]
+
+
+def raise_loopback() -> None:
+    """Bring the loopback interface up, as `ip link set lo up` does."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, 0x8914, struct.pack("16sh14x", b"lo", 0x1 | 0x40))  # SIOCSIFFLAGS, IFF_UP | IFF_RUNNING
+
+
+def main(log: str, commands: str) -> None:
+    raise_loopback()
+    server = ThreadingHTTPServer(("127.0.0.1", PORT), ModelHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    results: list[dict[str, Any]] = []
+    with open(commands) as file:
+        todo = json.load(file)
+    for command in todo:
+        REQUESTS.clear()
+        try:
+            done = subprocess.run(
+                command["argv"],
+                cwd=command["cwd"],
+                env=command["env"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_SECONDS,
+                check=False,
+            )
+            said = f"{done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}"
+        except subprocess.TimeoutExpired:
+            said = "timeout"
+        results.append({"said": said, "requests": list(REQUESTS)})
+    with open(log, "w") as file:
+        json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,114 @@
+"""Sessions travel between sessiontree and the real Claude Code and Codex, which get what our context says.
+
+Run by `make test-peers`. The programs run in a network namespace, so nothing leaves the machine.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.context import build_context
+from sessiontree.library.foreign_continue import continue_session
+from sessiontree.library.foreign_import import import_sessions
+from tests.interop.conformance import FIXTURES, Plain, merge, simplify
+from tests.peers.agents import Agents, build_prompt_command, fetch_agents
+from tests.peers.fetch_pi import NodeMissing
+
+pytestmark = pytest.mark.peers
+
+SCRATCH = Path(__file__).parents[2] / ".peers"
+PROGRAMS = ("claude", "codex")
+NOW = {"role": "user", "text": "and now?"}
+PICTURE = {
+    "type": "image",
+    "mimeType": "image/png",
+    "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+}
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
+    if shutil.which("unshare") is None:
+        pytest.skip("The real programs run in a network namespace, and unshare was not found.")
+    try:
+        found = fetch_agents(SCRATCH)
+    except NodeMissing as reason:
+        pytest.skip(str(reason))
+    running = Agents(found, tmp_path)
+    monkeypatch.setenv("HOME", str(running.home))
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "own"))
+    return running
+
+
+def describe(session: st.Session) -> list[Plain]:
+    return merge(simplify(build_context(session.tree, session.heads.leaf).to_llm()))
+
+
+def resume_all(agents: Agents, sessions: dict[str, st.Session]) -> dict[str, list[Plain]]:
+    """Continue sessions in both programs, and return what each of them sent."""
+    cases = [(name, program) for name in sessions for program in PROGRAMS]
+    written = [continue_session(sessions[name], program, cwd=str(agents.project)) for name, program in cases]
+    commands = [
+        (program, build_prompt_command(program, "and now?", one.id))
+        for (_, program), one in zip(cases, written, strict=True)
+    ]
+    sent = agents.run(commands)
+    return {f"{name} in {program}": found for (name, program), found in zip(cases, sent, strict=True)}
+
+
+def test_recorded_sessions_branch_here_and_continue_in_each_program(agents: Agents) -> None:
+    agents.run([(program, build_prompt_command(program, "Question one")) for program in PROGRAMS])
+    sessions: dict[str, st.Session] = {}
+    for program in PROGRAMS:
+        [result] = import_sessions(program)
+        session = sessions[program] = st.open(result.session)
+        assert describe(session)[0] == {"role": "user", "text": "Question one"}
+        session.append(st.user("Question two, of ours"))
+        session.append(st.assistant("Answer two, of ours", model="m", provider="p"))
+
+    sent = resume_all(agents, sessions)
+
+    for name, found in sent.items():
+        assert found == [*describe(sessions[name.split()[0]]), NOW], name
+
+
+def test_a_session_of_ours_continues_in_each_program(agents: Agents) -> None:
+    session = st.memory(cwd=str(agents.project))
+    session.append(st.user([{"type": "text", "text": "What is this?"}, PICTURE]))
+    call = st.tool_call("call_1", "Bash", {"command": "ls"})
+    other = st.tool_call("call_2", "Bash", {"command": "pwd"})
+    session.append(st.assistant([{"type": "text", "text": "I look."}, call, other], model="m", provider="p"))
+    session.append(st.tool_result("call_1", "Bash", "dot.png"))
+    session.append(st.tool_result("call_2", "Bash", [{"type": "text", "text": "seen"}, PICTURE]))
+    answer = session.append(st.assistant("A dot.", model="m", provider="p"))
+    compacted = st.memory(cwd=str(agents.project))
+    compacted.append(st.user("An old question"))
+    kept = compacted.append(st.assistant("A kept answer", model="m", provider="p"))
+    compacted.append(st.Compaction(summary="They talked.", first_kept=kept.id))
+    compacted.append(st.user("A new question"))
+    compacted.append(st.assistant("A new answer", model="m", provider="p"))
+
+    sent = resume_all(agents, {"ours": session, "compacted": compacted})
+
+    assert answer.text == "A dot."
+    for program in PROGRAMS:
+        assert sent[f"ours in {program}"] == [*describe(session), NOW]
+        summary, *rest = sent[f"compacted in {program}"]
+        assert "They talked." in summary["text"]
+        assert rest == [*describe(compacted)[1:], NOW]
+
+
+def test_every_recorded_fixture_is_resumed_with_our_context(agents: Agents) -> None:
+    sessions: dict[str, st.Session] = {}
+    for name in ("claude/tools", "claude/rewind", "claude/abort", "codex/tools", "codex/revert", "codex/abort"):
+        results = list(import_sessions(str(FIXTURES / name)))
+        sessions[name] = st.open(results[-1].session)
+
+    sent = resume_all(agents, sessions)
+
+    for name, found in sent.items():
+        assert found == [*describe(sessions[name.split()[0]]), NOW], name
