@@ -19,6 +19,7 @@ from sessiontree.regular_file import read_regular_file
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
+SourceName: TypeAlias = Literal["pi", "omp", "claude", "codex", "gemini"]
 PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
 """From the strictest to the most permissive."""
 
@@ -136,6 +137,13 @@ class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     deny: tuple[RuleText, ...] = ()
 
 
+class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sessions of other programs in listings."""
+
+    show: tuple[SourceName, ...] = ()
+    """The programs whose sessions `ls`, `search` and the app list beside your own."""
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one model. They override the built-in data."""
 
@@ -171,6 +179,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     answer_limit: Count = DEFAULT_ANSWER_LIMIT
     """The maximum size of one answer, in bytes. A longer one is cut off there and kept."""
     permissions: PermissionSettings = PermissionSettings()
+    sources: SourceSettings = SourceSettings()
     models: dict[str, ModelSettings] = {}
     """Settings of models, by `provider:model`."""
     keys: dict[str, str | list[str]] = {}

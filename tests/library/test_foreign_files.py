@@ -167,3 +167,52 @@ def test_a_missing_conversation_of_a_file_is_an_error() -> None:
     with pytest.raises(NotFound, match="holds: b042d675"):
         open_foreign(f"{REWIND}#other")
     assert open_foreign(f"{REWIND}#b042d675-5f26-46b9-9b13-3b6ab6e9748c") is not None
+
+
+def test_many_lines_are_kept_in_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = st.open(REWIND).read_lines()
+    monkeypatch.setattr("sessiontree.library.foreign_files.MEMORY_SIZE", 100)
+    monkeypatch.setattr("sessiontree.library.foreign_files.BACKWARD_SIZE", 100)
+
+    session = st.open(REWIND)
+
+    assert session.read_lines() == expected
+    assert list(session.store.stream_lines()) == expected
+    blocks = list(session.store.read_backward(session.store.read_end().cursor))
+    assert b"".join(block for block, _ in reversed(blocks)).split(b"\n")[:-1] == expected
+    assert session.store.get_modified_time() == os.stat(REWIND).st_mtime_ns
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "own"))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copytree(FIXTURES / "claude/rewind/projects", tmp_path / ".claude/projects")
+    shutil.copytree(FIXTURES / "codex/plain/sessions", tmp_path / ".codex/sessions")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("source", "first"), [("claude", "Question one"), ("codex", "How do I make this faster?")])
+def test_the_sessions_of_a_program_are_listed_as_a_source(source: str, first: str, programs: Path) -> None:
+    listed = st.sessions(all=True, source=source)
+
+    assert [summary.first_message for summary in listed] == [first]
+    assert st.sessions("/elsewhere", source=source) == []
+    assert len(st.sessions("/project", source=source)) == 1
+
+
+def test_the_configuration_shows_other_programs_beside_our_own_sessions(programs: Path) -> None:
+    st.create("ours", cwd=programs).append(st.user("Question one, of ours"))
+    assert [summary.source for summary in st.sessions(all=True, others=True)] == [None]
+    (programs / "own/config.toml").write_text('[sources]\nshow = ["claude", "codex"]\n')
+
+    listed = st.sessions(all=True, others=True)
+    found = st.search('"question one"', all=True, others=True)
+
+    assert {summary.source for summary in listed} == {None, "claude", "codex"}
+    assert [summary.modified for summary in listed] == sorted((one.modified for one in listed), reverse=True)
+    assert {hit.file for hit in found} == {summary.file for summary in listed if summary.source != "codex"}
+    assert [summary.source for summary in st.sessions(all=True)] == [None]
+    assert len(st.search('"question one"', all=True, others=True, limit=1)) == 1

@@ -9,6 +9,7 @@ from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, e
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
+from sessiontree.library.folder_repository import get_sources
 from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import parse_session_id
@@ -16,7 +17,7 @@ from sessiontree.slash_commands.formatting import format_local_time
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Include sessions of all folders.")
 source_option = click.option(
-    "--source", type=click.Choice(["pi", "omp"]), help="Sessions of pi or oh-my-pi, read-only."
+    "--source", type=click.Choice(list(get_sources())), help="Sessions of another program, read-only."
 )
 dir_option = click.option(
     "--dir",
@@ -44,15 +45,23 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
         listed = catalog.list_trash()
     else:
         listed = catalog.sessions(
-            all=everywhere, archived=archived, source=source, dir=folder, progress=create_progress("reading sessions")
+            all=everywhere,
+            archived=archived,
+            source=source,
+            dir=folder,
+            others=True,
+            progress=create_progress("reading sessions"),
         )
     if as_json:
         for summary in listed:
             more = {"messages": summary.message_count, "branch": summary.branch, "file": summary.file}
+            if summary.source is not None:
+                more["source"] = summary.source
             echo_json({**encode_summary(summary), **more})
         return
     shown = {(summary.id, summary.file) for summary in listed}
     by_file = _find_ambiguous_files(shown, outside=bool(source or folder), in_trash=in_trash)
+    by_file |= {summary.file for summary in listed if summary.source is not None}
     for summary in listed:
         with_folder = everywhere or in_trash or folder is not None
         _print_summary(summary, with_folder=with_folder, with_file=summary.file in by_file)
@@ -67,7 +76,10 @@ def _check_source_options(source: str | None, folder: str | None) -> None:
 
 def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
     echo(
-        bold(shorten(summary.id)), shorten(summary.name or ""), colorize("damaged", "red") if summary.is_damaged else ""
+        bold(shorten(summary.id)),
+        shorten(summary.name or ""),
+        colorize(summary.source or "", "cyan") if summary.source else "",
+        colorize("damaged", "red") if summary.is_damaged else "",
     )
     counts = [
         pluralize(summary.message_count, "message"),
@@ -126,6 +138,7 @@ def search(
         all=everywhere,
         source=source,
         dir=folder,
+        others=True,
         limit=limit,
         on_unreadable=unread.add,
         progress=create_progress("indexing"),

@@ -11,7 +11,10 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.timestamps import format_timestamp
@@ -408,16 +411,31 @@ def sessions(
     archived: bool = False,
     source: str | None = None,
     dir: str | os.PathLike[str] | None = None,
+    others: bool = False,
     progress: Progress | None = None,
 ) -> list[SessionSummary]:
     """List the sessions of the folder `cwd`, by default the current one, or of all folders, newest first.
 
-    `archived` lists the archived ones instead. `source` is `"pi"` or `"omp"`, for the sessions of those programs; `dir`
-    lists the files in any folder, and with `all` in its subfolders too. Sessions that cannot be read are listed with
+    `archived` lists the archived ones instead. `source` is another program, such as `"pi"` or `"claude"`, for its
+    sessions; `dir` lists the files in any folder, and with `all` in its subfolders too. With `others`, the sessions of
+    the programs that the configuration names are listed beside your own. Sessions that cannot be read are listed with
     the reason.
     """
-    repository = _open_listed(source, dir, all)
-    return repository.list_sessions(_get_scope(cwd, all, dir), archived=archived, progress=progress)
+    scope = _get_scope(cwd, all, dir)
+    listed = _open_listed(source, dir, all).list_sessions(scope, archived=archived, progress=progress)
+    if not others or source is not None or dir is not None or archived:
+        return listed
+    for program in _get_shown_sources():
+        found = _open_listed(program, None, all).list_sessions(scope, progress=progress)
+        listed += [replace(summary, source=program) for summary in found]
+    return sorted(listed, key=attrgetter("modified"), reverse=True)
+
+
+def _get_shown_sources() -> tuple[str, ...]:
+    """Return the programs whose sessions are listed beside our own. Raises `ConfigError`."""
+    from sessiontree.config import load
+
+    return load().sources.show
 
 
 def search(
@@ -427,6 +445,7 @@ def search(
     all: bool = False,
     source: str | None = None,
     dir: str | os.PathLike[str] | None = None,
+    others: bool = False,
     limit: int = 50,
     only: Callable[[SessionSummary], bool] | None = None,
     on_unreadable: Callable[[str], None] | None = None,
@@ -439,14 +458,21 @@ def search(
     """
     from sessiontree.core.query import parse_query
 
-    return _open_listed(source, dir, all).search(
-        parse_query(query, now=time.time_ns() // 1_000_000),
-        cwd=_get_scope(cwd, all, dir),
-        limit=max(1, limit),
-        only=only,
-        on_unreadable=on_unreadable,
-        progress=progress,
-    )
+    parsed = parse_query(query, now=time.time_ns() // 1_000_000)
+    places = [source]
+    if others and source is None and dir is None:
+        places += _get_shown_sources()
+    hits: list[Hit] = []
+    for place in places:
+        hits += _open_listed(place, dir, all).search(
+            parsed,
+            cwd=_get_scope(cwd, all, dir),
+            limit=max(1, limit),
+            only=only,
+            on_unreadable=on_unreadable,
+            progress=progress,
+        )
+    return hits if len(places) == 1 else sorted(hits, key=attrgetter("timestamp"), reverse=True)[: max(1, limit)]
 
 
 def find_matching_sessions(
@@ -474,7 +500,7 @@ def _open_listed(source: str | None, dir: str | os.PathLike[str] | None, all: bo
     sources = get_sources()
     if source not in sources:
         raise InvalidOperation(f"source {source!r} not found; sources: {', '.join(sources)}")
-    return open_folder(os.path.abspath(sources[source]), "tree")
+    return open_folder(os.path.abspath(sources[source]), "deep" if source in ("codex", "gemini") else "tree")
 
 
 def _get_scope(cwd: str | os.PathLike[str] | None, all: bool, dir: str | os.PathLike[str] | None) -> str | None:

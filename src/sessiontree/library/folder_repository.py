@@ -55,6 +55,8 @@ T = TypeVar("T")
 POLL_SECONDS = 0.1
 _OUR_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of ids that sessiontree and most other programs generate."""
+DEEP = 3
+"""How many levels of subfolders a program has that sorts its sessions by date."""
 SCAN_BLOCK = 1 << 20
 """How many new bytes `may_contain` reads at a time."""
 
@@ -80,6 +82,9 @@ def get_sources() -> dict[str, str]:
     return {
         "pi": os.path.expanduser(own or os.path.join(pi, "sessions")),
         "omp": os.path.expanduser("~/.omp/agent/sessions"),
+        "claude": os.path.join(os.path.expanduser(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude"), "projects"),
+        "codex": os.path.join(os.path.expanduser(os.environ.get("CODEX_HOME") or "~/.codex"), "sessions"),
+        "gemini": os.path.expanduser("~/.gemini/tmp"),
     }
 
 
@@ -206,8 +211,8 @@ class FolderRepository:
 
     def _list_files(self) -> list[SessionFile]:
         folders = [self.location] if self._layout == "folder" else list_folders(self.location)
-        if self._layout == "tree":
-            folders = _list_with_subfolders(self.location)
+        if self._layout in ("tree", "deep"):
+            folders = _list_with_subfolders(self.location, DEEP if self._layout == "deep" else 1)
         return [file for folder in folders for file in list_session_files(folder, hidden=False)]
 
     def list_stored(self) -> list[StoredSession]:
@@ -307,9 +312,10 @@ class FolderRepository:
         shown = None if here is None else replace_unencodable(here)
         if self._layout == "folder":
             return _ListingScope([self.location], None, shown)
-        if self._layout == "tree":
+        if self._layout in ("tree", "deep"):
             own = "" if here is None else os.path.join(self.location, encode_folder_name(here))
-            return _ListingScope(_list_with_subfolders(self.location), self.location, shown, own)
+            folders = _list_with_subfolders(self.location, DEEP if self._layout == "deep" else 1)
+            return _ListingScope(folders, self.location, shown, own)
         if here is None:
             return _ListingScope(list_folders(self.location), self.location)
         own = os.path.join(self.location, encode_folder_name(here))
@@ -434,8 +440,12 @@ class _ListingScope(Struct, frozen=True):
         )
 
 
-def _list_with_subfolders(root: str) -> list[str]:
-    return list(dict.fromkeys([root, *list_folders(root)]))
+def _list_with_subfolders(root: str, depth: int) -> list[str]:
+    folders, level = [root], [root]
+    for _ in range(depth):
+        level = [folder for parent in level for folder in list_folders(parent) if folder != parent]
+        folders += level
+    return list(dict.fromkeys(folders))
 
 
 def _read_line(reader: RangeReader, start: int) -> bytes:

@@ -22,6 +22,7 @@ from sessiontree.format.codec import NotJson, read_head, read_header, read_objec
 from sessiontree.interop.base import Conversation, ForeignFormat
 from sessiontree.interop.formats import FORMATS, find_format
 from sessiontree.interop.originals import build_originals, decode_piece
+from sessiontree.library.folder_repository import get_sources
 from sessiontree.library.foreign_files import detect_file, find_related_files, read_conversations
 from sessiontree.library.locations import open_repository
 from sessiontree.library.repository import Progress, Repository
@@ -61,10 +62,8 @@ def get_program_folders() -> dict[str, str]:
     data = os.environ.get("XDG_DATA_HOME") or home("~/.local/share")
     config = os.environ.get("XDG_CONFIG_HOME") or home("~/.config")
     return {
-        "claude": os.path.join(os.environ.get("CLAUDE_CONFIG_DIR") or home("~/.claude"), "projects"),
-        "codex": os.path.join(os.environ.get("CODEX_HOME") or home("~/.codex"), "sessions"),
+        **{name: folder for name, folder in get_sources().items() if name not in ("pi", "omp")},
         "opencode": os.path.join(data, "opencode", "opencode.db"),
-        "gemini": home("~/.gemini/tmp"),
         "llm": os.path.join(os.environ.get("LLM_USER_PATH") or f"{config}/io.datasette.llm", "logs.db"),
     }
 

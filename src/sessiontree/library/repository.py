@@ -30,8 +30,10 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes done and the bytes in total."""
 
 
-Layout: TypeAlias = Literal["projects", "folder", "tree"]
-"""Of a folder. `projects`: one subfolder for each project; `folder`: no subfolders; `tree`: with any subfolders."""
+Layout: TypeAlias = Literal["projects", "folder", "tree", "deep"]
+"""Of a folder. `projects`: one subfolder for each project; `folder`: no subfolders; `tree`: with any subfolders.
+
+`deep`: with subfolders of subfolders, as Codex has them for years, months and days."""
 
 
 class StoredSession(NamedTuple):

@@ -104,7 +104,13 @@ class SearchScreen(ModalScreen[Hit | None]):
         await asyncio.sleep(TYPING_PAUSE_SECONDS)
         unread: set[str] = set()
         wanted = partial(
-            catalog.search, query, cwd=self._cwd, all=self._all_folders, limit=MAX_HITS, on_unreadable=unread.add
+            catalog.search,
+            query,
+            cwd=self._cwd,
+            all=self._all_folders,
+            others=True,
+            limit=MAX_HITS,
+            on_unreadable=unread.add,
         )
         try:
             hits = await scan_in_thread(

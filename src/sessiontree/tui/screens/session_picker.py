@@ -173,7 +173,7 @@ class SessionsScreen(ModalScreen[str | None]):
         try:
             listed = await scan_in_thread(
                 lambda progress: catalog.sessions(
-                    self._cwd, all=self._all_folders, archived=self._show_archived, progress=progress
+                    self._cwd, all=self._all_folders, archived=self._show_archived, others=True, progress=progress
                 ),
                 lambda percent: self._set_title(f"reading… {percent}%"),
             )
@@ -228,6 +228,8 @@ class SessionsScreen(ModalScreen[str | None]):
         )
         if summary.branch_count > 1:
             shown.append(f", {summary.branch_count} branches", "dim")
+        if summary.source is not None:
+            shown.append(f"  {summary.source}", "bold")
         if summary.is_damaged:
             shown.append("  damaged", "bold")
         if self._all_folders:
