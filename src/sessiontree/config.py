@@ -141,7 +141,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Sessions of other programs in listings."""
 
     show: tuple[SourceName, ...] = ()
-    """The programs whose sessions `ls`, `search` and the app list beside your own."""
+    """The programs whose sessions `ls`, `search` and the app list together with your own."""
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

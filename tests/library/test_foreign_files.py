@@ -89,7 +89,7 @@ def test_a_fork_of_codex_without_its_base_says_so(tmp_path: Path) -> None:
     assert [entry.text for entry in session.tree.path(session.heads.leaf) if entry.role == "user"] == [
         "Only in the fork"
     ]
-    assert any("is not there" in problem.message for problem in session.problems)
+    assert any("which is missing" in problem.message for problem in session.problems)
 
 
 def test_a_folder_of_another_program_is_listed_and_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def test_the_sessions_of_a_program_are_listed_as_a_source(source: str, first: st
     assert len(st.sessions("/project", source=source)) == 1
 
 
-def test_the_configuration_shows_other_programs_beside_our_own_sessions(programs: Path) -> None:
+def test_the_configuration_shows_other_programs_with_our_own_sessions(programs: Path) -> None:
     st.create("ours", cwd=programs).append(st.user("Question one, of ours"))
     assert [summary.source for summary in st.sessions(all=True, others=True)] == [None]
     (programs / "own/config.toml").write_text('[sources]\nshow = ["claude", "codex"]\n')

@@ -178,7 +178,7 @@ def test_a_place_without_sessions_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="programs: claude, codex"):
         bring_in(tmp_path / "missing")
     (tmp_path / "noise").write_text("noise")
-    with pytest.raises(NotFound, match="nobody knows the format"):
+    with pytest.raises(NotFound, match="unknown format"):
         bring_in(tmp_path / "noise")
     assert {"claude", "codex"} <= set(list_importable())
 

@@ -7,7 +7,7 @@ so every `uuid` names a place.
   the last line.
 - The results of parallel calls hang below the lines of their calls. They become a chain, so they are no branches.
 - A compaction is a `compact_boundary`, which has no parent but a `logicalParentUuid`, and a line with the summary.
-- Each subagent has a file of its own. It becomes a branch under the call that started it.
+- Each subagent has a separate file. It becomes a branch under the call that started it.
 - A fork is a copy of the lines with the same uuids. Files that are passed as related join into one tree.
 """
 

@@ -7,7 +7,7 @@ screen; only failures and aborts are read from them.
   and reverts are such files. They join into one tree, with the turns that were left as branches.
 - Older files mark a revert in place, with the event `thread_rolled_back`.
 - `compacted` replaces the whole history, by `replacement_history`. Its messages follow the compaction as copies.
-- A subagent has a file of its own. It becomes a branch under the call that started it.
+- A subagent has a separate file. It becomes a branch under the call that started it.
 """
 
 from __future__ import annotations
@@ -255,7 +255,9 @@ class _ThreadWriter:
             start, base = parent, self._find_base(current)
             if current.base is not None:
                 if base is None or base.key not in self._written:
-                    text = f"{current.name} continues thread {current.base}, which is not there: only its own part is"
+                    text = (
+                        f"{current.name} continues thread {current.base}, which is missing; only the new part was read"
+                    )
                     self._builder.report("orphan", text, severity="fault")
                 else:
                     start = self._written[base.key].find_tail(current.base_end)

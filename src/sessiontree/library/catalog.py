@@ -418,7 +418,7 @@ def sessions(
 
     `archived` lists the archived ones instead. `source` is another program, such as `"pi"` or `"claude"`, for its
     sessions; `dir` lists the files in any folder, and with `all` in its subfolders too. With `others`, the sessions of
-    the programs that the configuration names are listed beside your own. Sessions that cannot be read are listed with
+    the programs that the configuration names are listed with your own. Sessions that cannot be read are listed with
     the reason.
     """
     scope = _get_scope(cwd, all, dir)
@@ -432,7 +432,7 @@ def sessions(
 
 
 def _get_shown_sources() -> tuple[str, ...]:
-    """Return the programs whose sessions are listed beside our own. Raises `ConfigError`."""
+    """Return the programs whose sessions are listed with our own. Raises `ConfigError`."""
     from sessiontree.config import load
 
     return load().sources.show

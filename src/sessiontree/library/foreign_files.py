@@ -140,7 +140,7 @@ def read_head(path: str) -> FileHead | None:
 
 
 def detect_file(path: str) -> ForeignFormat | None:
-    """Return the foreign format of a file by its content; `None` for our own files and those that nobody knows."""
+    """Return the foreign format of a file by its content; `None` for our own files and unknown files."""
     if starts_like_session(path):
         return None
     head = read_head(path)
@@ -215,7 +215,7 @@ class ForeignStore(Store):
         self.format = format
         self.problems: Sequence[Problem] = conversation.problems
         self._reason = self.read_only = (
-            f"it is a session of {format.title}; bring it in with `sessiontree import`, or go on in another program"
+            f"it is a session of {format.title}; bring it in with `sessiontree import`, or continue in another program"
             " with `sessiontree continue`"
         )
         self._data = _LineData(conversation.lines)

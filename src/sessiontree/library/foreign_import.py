@@ -2,7 +2,7 @@
 
 An imported session has the id of its original, the entries of `interop`, and the original bytes. When it is imported
 again, new entries are appended. A branch that was continued here keeps its head; what the other program added to it
-goes to a branch of its own, named after the program.
+goes to a separate branch, named after the program.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _group_files(place: str, join: bool) -> list[_FileGroup]:
     if os.path.isfile(path):
         format = detect_file(path)
         if format is None:
-            raise NotFound("session of another program", place, "nobody knows the format of this file")
+            raise NotFound("session of another program", place, "unknown format")
         return [_FileGroup(format, [path])]
     by_format: dict[str, list[str]] = {}
     for found in _walk_files(path):

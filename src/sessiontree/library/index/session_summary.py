@@ -71,7 +71,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True, gc=False):
     damage: str | None = None
     """The first problem; `sessiontree doctor` shows all of them."""
     source: str | None = None
-    """The program whose session this is, if it is listed beside our own."""
+    """The program whose session this is, if it is listed with our own."""
 
     @property
     def is_damaged(self) -> bool:
