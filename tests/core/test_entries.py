@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import asdict
 
-from sessiontree.core.entries import HEAD_RECORD, Custom, CustomMessage, Entry, Label, SessionInfo, Usage
+from sessiontree.core.entries import HEAD_RECORD, Custom, CustomMessage, Entry, Label, Original, SessionInfo, Usage
 from sessiontree.core.messages import user
 from tests.builders import entry
 
@@ -89,3 +89,12 @@ def test_a_copy_or_a_pickle_of_an_entry_carries_its_bytes():
             "source": None,
             "cached_body": None,
         }
+
+
+def test_an_original_is_described_by_its_file_and_not_by_its_bytes():
+    described = Original(program="claude", file="/a.jsonl", content="eA==").describe()
+
+    assert described.line == "original: /a.jsonl"
+    assert described.facts == ("claude",)
+    assert described.data is None
+    assert described.texts == ()

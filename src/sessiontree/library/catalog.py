@@ -433,9 +433,9 @@ def sessions(
 
 def _get_shown_sources() -> tuple[str, ...]:
     """Return the programs whose sessions are listed with our own. Raises `ConfigError`."""
-    from sessiontree.config import load
+    from sessiontree.config import load_config
 
-    return load().sources.show
+    return load_config().sources.show
 
 
 def search(

@@ -243,12 +243,12 @@ class ForeignStore(Store):
     def fetch(self, start: int, size: int) -> bytes:
         return self._data.read(start, start + size)
 
-    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        end = before.value
-        while end > 0:
-            start = self._data.find_line_start(max(0, end - BACKWARD_SIZE))
-            yield self._data.read(start, end), start == 0
-            end = start
+    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
+        stop: int = before.value if end is None else end
+        while stop > 0:
+            start = self._data.find_line_start(max(0, stop - BACKWARD_SIZE))
+            yield self._data.read(start, stop), start
+            stop = start
 
     def close(self) -> None:
         """Do nothing: the foreign file is not held open."""
