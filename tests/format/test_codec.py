@@ -515,6 +515,7 @@ def test_a_header_survives_a_round_trip():
     header = read_header(raw, json.loads(raw))
 
     assert header == e.Header(raw=raw, id="s", version=3, **fields, origin={"program": "claude"})
+    assert header.origin_name == "claude"
 
 
 def test_unset_header_fields_are_not_written():

@@ -76,7 +76,7 @@ def test_recorded_sessions_branch_here_and_continue_in_each_program(agents: Agen
         assert found == [*describe(sessions[name.split()[0]]), NOW], name
 
 
-def test_a_session_of_ours_continues_in_each_program(agents: Agents) -> None:
+def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
     session = st.memory(cwd=str(agents.project))
     session.append(st.user([{"type": "text", "text": "What is this?"}, PICTURE]))
     call = st.tool_call("call_1", "Bash", {"command": "ls"})

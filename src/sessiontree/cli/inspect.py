@@ -159,6 +159,7 @@ def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId
     echo(
         bold(escape_line(session.name or "unnamed")),
         dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
+        dim(f"from {escape_line(session.header.origin_name)}") if session.header.origin_name else "",
     )
     count = echo_lines(_format_row(row, session.tree) for row in islice(rows, limit))
     if limit is not None and next(rows, None) is not None:

@@ -651,3 +651,9 @@ class Header(Struct, frozen=True, kw_only=True):
     """Whether secrets were removed from the lines. A redacted session cannot be continued."""
     origin: JsonObject | None = None
     """The program that the session was imported from: its name as `program`, and its `version` if known."""
+
+    @property
+    def origin_name(self) -> str:
+        """The program that the session was imported from, and its version; empty if there is none."""
+        found = ((self.origin or {}).get(key) for key in ("program", "version"))
+        return " ".join(value for value in found if isinstance(value, str))

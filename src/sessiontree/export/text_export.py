@@ -76,6 +76,7 @@ def _list_facts(whole: Snapshot) -> list[str]:
         format_tokens(stats.tokens) if stats.tokens else "",
         format_cost(stats.cost) if stats.cost else "",
         ", ".join(model for model in stats.models if model != "unknown/unknown"),
+        f"from {whole.header.origin_name}" if whole.header.origin_name else "",
         f"{whole.header.timestamp[:16]} to {(stats.last_activity or whole.header.timestamp)[:16]}".replace("T", " "),
     ]
     return [make_visible(fact) for fact in facts if fact]
