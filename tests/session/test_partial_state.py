@@ -73,6 +73,7 @@ def describe(session: Session) -> dict[str, Callable[..., Any]]:
         "current": lambda a, b: session.heads.current,
         "archived": lambda a, b: session.heads.archived,
         "moves": lambda a, b: (session.heads.moves, session.heads.undoable),
+        "undoable": lambda a, b: session.heads.undoable,
         "branches": lambda a, b: session.branches,
         "unnamed leaves": lambda a, b: session.unnamed_leaves,
         "contains": lambda a, b: a in tree,
@@ -144,6 +145,7 @@ def test_a_partial_session_follows_other_writers_as_a_whole_one(data: bytes, dra
 
         assert follower.heads.heads == anew.heads.heads
         assert (follower.heads.current, follower.heads.archived) == (anew.heads.current, anew.heads.archived)
+        assert follower.heads.undoable == anew.heads.undoable
     assert (follower.heads.moves, follower.heads.undoable) == (anew.heads.moves, anew.heads.undoable)
     assert [(one.id, one.line, one.raw) for one in follower.tree.entries] == [
         (one.id, one.line, one.raw) for one in anew.tree.entries

@@ -136,8 +136,15 @@ class Heads:
     @property
     def undoable(self) -> Move | None:
         """The move that the next undo reverts."""
-        self._require_log()
+        if not self._undoable:
+            self._require_log()
         return self._moves[self._undoable[-1]] if self._undoable else None
+
+    def forget_moves(self) -> None:
+        """Treat the moves so far as unknown, in the heads of the end of a file."""
+        self._moves.clear()
+        self._undoable.clear()
+        self._renames.clear()
 
     def replay(self, items: Iterable[Entry | Chain], tree: Tree) -> None:
         """Apply lines that `tree` already holds."""
@@ -227,12 +234,12 @@ class Heads:
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self.heads[branch]
-        if self._load_log is not None:
-            pass  # moves are not logged
-        elif self._is_merge_move(entry):
+        if self._is_merge_move(entry):
             is_current = branch == self.current
             others = () if is_current else ((branch, head),)
             self._log_move(Move(self.current, self.leaf, False, others, merge=entry.id, is_other_branch=not is_current))
+        elif branch == self.current and not (entry.parent == head and tree.is_sound) and self._load_log is not None:
+            self.forget_moves()  # earlier lines decide whether this is a move
         elif branch == self.current and not (entry.parent == head and tree.is_sound):
             above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if tree.is_before(head, entry.id) else None

@@ -40,8 +40,15 @@ MAX_TAIL_SIZE = 1 << 22
 """How far back a head record is searched for, in bytes. A session without one is read as a whole."""
 
 
+MAX_MOVE_SIZE = 1 << 20
+"""How far back the head record before the last one is searched for, in bytes."""
+
+
 class Tail(NamedTuple):
-    """The lines at the end of a session that determine its heads: the last full head record is among them."""
+    """The lines at the end of a session that determine its heads, and usually its last move.
+
+    The last full head record is among them, and the one before it if it is near.
+    """
 
     data: bytes
     start: int
@@ -54,19 +61,24 @@ def find_tail(blocks: Iterable[tuple[bytes, int]], header_end: int) -> Tail | No
     `blocks` are whole lines, the last ones first, each with its offset.
     """
     kept: list[bytes] = []
-    size = 0
+    size = records = 0
+    found: Tail | None = None
     for data, start in blocks:
         size += len(data)
         if start < header_end or start + size <= WHOLE_SIZE or size > MAX_TAIL_SIZE:
             break
         kept.append(data)
-        if _has_full_record(data):
-            return Tail(b"".join(reversed(kept)), start)
-    return None
+        new = _count_full_records(data)
+        records += new
+        if new:
+            found = Tail(b"".join(reversed(kept)), start)
+        if records > 1 or (records and size > MAX_MOVE_SIZE):
+            break
+    return found
 
 
-def _has_full_record(data: bytes) -> bool:
-    return any(is_full_record(entry) for entry in _find_lines(data, HEAD_RECORD.encode()))
+def _count_full_records(data: bytes) -> int:
+    return sum(is_full_record(entry) for entry in _find_lines(data, HEAD_RECORD.encode()))
 
 
 def find_entry(blocks: Iterable[tuple[bytes, int]], id: EntryId) -> Entry | None:

@@ -112,8 +112,15 @@ class SessionState:
         self.tree, self.heads = Tree(items, earlier=self), Heads(partial(self.load_to, None))
         if self.tree.needs_whole:
             return False
-        record = max(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
-        return self._try_replay(items[record:]) and self._check_loaded_heads(set(self.heads.heads.values()))
+        record = next(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
+        # What the first record moved is unknown, and whether a summary right after it is a merge of its own.
+        known, following = record + 1, items[record + 1 : record + 2]
+        if any(isinstance(item, Entry) and item.type == "branch_summary" for item in following):
+            known += 1
+        if not self._try_replay(items[record:known]):
+            return False
+        self.heads.forget_moves()
+        return self._try_replay(items[known:]) and self._check_loaded_heads(set(self.heads.heads.values()))
 
     def _try_replay(self, items: Sequence[Entry | Chain]) -> bool:
         """Apply lines to the heads of a partial state. Return `False` if they depend on lines before it."""
