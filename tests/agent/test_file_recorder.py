@@ -216,6 +216,22 @@ async def test_the_session_file_in_the_folder_is_not_part_of_a_snapshot(folder: 
     assert list(store.list_files(record.commit)) == [b"a"]
 
 
+async def test_a_folder_that_is_reached_through_a_link_is_one_folder(
+    agent: MakeAgent, session: Session, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    answers = [[call("touch a")], [call("touch b", "c2")], "Done."]
+    works = agent(*answers, tools=builtin_tools(), cwd=str(tmp_path / "link"), snapshots=True)
+    opened: list[str] = []
+    create = file_recorder.FolderSnapshots
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_recorder, "FolderSnapshots", lambda *a, **o: opened.append("") or create(*a, **o))
+        await works.run("Go")
+
+    assert len(list_records(session, folder)) == 2
+    assert len(opened) == 1
+
+
 def test_front_ends_take_snapshots_and_library_agents_do_not(session: Session) -> None:
     assert load_agent_options(Config()).snapshots
     assert not load_agent_options(Config(files=FileSettings(snapshots=False))).snapshots

@@ -7,6 +7,7 @@ on its result names both snapshots. A snapshot that fails never stops a run: lis
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -126,7 +127,7 @@ class FileRecorder:
     def _open(self, cwd: str) -> FolderSnapshots:
         assert self._writer is not None
         session = self._writer.branch.session
-        if self._snapshots is None or self._snapshots.folder != cwd:
+        if self._snapshots is None or self._snapshots.folder != os.path.realpath(cwd):
             try:
                 store = SnapshotStore.open(cwd)
                 file = None if session.file is None else str(session.file)
