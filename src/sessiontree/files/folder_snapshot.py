@@ -74,7 +74,7 @@ class FolderSnapshots:
         self.folder = store.folder
         self._settings = settings
         self._folder = os.fsencode(store.folder)
-        self._index = os.path.join(store.path, "index")
+        self._index = store.index_path
         self._session_file = None if session_file is None else os.fsencode(os.path.realpath(session_file))
         self._project = find_project(store.folder)
         self._user_rules = read_user_rules()
@@ -235,7 +235,7 @@ class FolderSnapshots:
     def _store_changes(self, selection: _Selection, progress: Progress | None) -> str:
         work = f"{self._index}.{os.getpid()}.{token_hex(4)}"
         try:
-            _copy_index(self._index, work)
+            copy_index(self._index, work)
             tree = self._update_index(work, selection, progress)
             os.replace(work, self._index)
             self._remember(tree)
@@ -387,7 +387,7 @@ def _identify(path: bytes | str) -> Identity | None:
     return None if status is None else _get_identity(status)
 
 
-def _copy_index(source: str, target: str) -> None:
+def copy_index(source: str, target: str) -> None:
     """Copy an index with its time: git compares it with the times of files to find edits in the same clock tick."""
     try:
         with open(source, "rb") as file, open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:

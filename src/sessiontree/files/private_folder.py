@@ -1,0 +1,328 @@
+"""Private folders: a copy of the files at a snapshot for one branch, so that agents do not overwrite each other.
+
+A private folder belongs to a session and a branch. Its snapshots go to the store of the folder that it was made from,
+so the branches of a conversation can be compared and merged. Where an overlay can be mounted, the files are shared
+with other private folders of the same snapshot until they are changed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from time import time
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from sessiontree.config import FileSettings
+from sessiontree.files.folder_snapshot import FolderSnapshots, copy_index
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name
+from sessiontree.home import get_home
+from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
+
+FOLDERS, FROZEN = "folders", "frozen"
+"""The folder in the home with all private folders, and the one for checkouts that overlays share."""
+MARKER, FILES = "private.json", "files"
+FolderMethod = Literal["overlay", "reflink", "checkout"]
+KEEP_SECONDS = 86_400.0
+"""Unused checkouts are kept for this time: the next private folder may start from the same snapshot."""
+METHODS: tuple[FolderMethod, ...] = ("overlay", "reflink", "checkout")
+"""How a private folder can be made, fastest first."""
+
+
+class PrivateFolder(Struct, frozen=True, kw_only=True):
+    """The folder of one branch."""
+
+    path: str
+    """The folder that tools work in."""
+    source: str
+    """The folder of the project that it was made from."""
+    key: str
+    """The name of the snapshot store of the source."""
+    session: str
+    branch: str
+    commit: str
+    """The snapshot that it started from."""
+    tree: str
+    method: FolderMethod
+
+    @property
+    def root(self) -> str:
+        """The folder with everything that belongs to this private folder."""
+        return os.path.dirname(os.path.dirname(self.path))
+
+    def open_store(self) -> SnapshotStore:
+        """Return the store of the source, which takes snapshots of this folder."""
+        name = os.path.basename(self.root)
+        return SnapshotStore(self.key, self.path, index_name=f"private-{name}.index")
+
+
+def get_folders_root() -> str:
+    return os.path.join(get_home(), FOLDERS)
+
+
+def _get_root(session: str, branch: str) -> str:
+    return os.path.join(get_folders_root(), hash_name(f"{session}\0{branch}"))
+
+
+def find_private_folder(session: str, branch: str) -> PrivateFolder | None:
+    """Return the private folder of a branch; `None` if it works in the shared folder."""
+    return _read_marker(_get_root(session, branch))
+
+
+def find_folder_of_path(path: str) -> PrivateFolder | None:
+    """Return the private folder that a path is in; `None` if it is in none."""
+    real, root = os.path.realpath(path), os.path.join(os.path.realpath(get_folders_root()), "")
+    if not real.startswith(root):
+        return None
+    return _read_marker(os.path.join(root, real[len(root) :].split(os.sep)[0]))
+
+
+def list_private_folders(session: str | None = None) -> list[PrivateFolder]:
+    """Return all private folders, or those of one session."""
+    found: list[PrivateFolder] = []
+    with suppress(FileNotFoundError):
+        for name in sorted(os.listdir(get_folders_root())):
+            folder = _read_marker(os.path.join(get_folders_root(), name))
+            if folder is not None and session in (None, folder.session):
+                found.append(folder)
+    return found
+
+
+def create_private_folder(
+    store: SnapshotStore,
+    commit: str,
+    *,
+    session: str,
+    branch: str,
+    settings: FileSettings,
+    methods: Sequence[FolderMethod] = METHODS,
+) -> PrivateFolder:
+    """Create the folder of a branch from a snapshot. The first method that works here is used.
+
+    Raises `SnapshotError` if the branch has a private folder, or if none can be created.
+    """
+    root = _get_root(session, branch)
+    make_private_directory(get_folders_root())
+    with _hold_lock(root):
+        if _read_marker(root) is not None:
+            raise SnapshotError(f"branch {branch!r} already has a private folder")
+        _remove_tree(root)  # of a process that was killed before it wrote the marker
+        store.keep(session, commit)
+        path = os.path.join(root, FILES, os.path.basename(store.folder) or "folder")
+        try:
+            os.makedirs(path, 0o700)
+            tree = store.get_tree(commit)
+            method = _fill(store, tree, path, root, methods)
+            folder = PrivateFolder(
+                path=path,
+                source=store.folder,
+                key=store.key,
+                session=session,
+                branch=branch,
+                commit=commit,
+                tree=tree,
+                method=method,
+            )
+            _copy_ignored(store.folder, path, settings)
+            _write_marker(root, folder)
+        except (OSError, SnapshotError) as error:
+            _remove_tree(root)
+            raise SnapshotError(f"cannot create a private folder for branch {branch!r}: {error}") from error
+    return folder
+
+
+def open_private_folder(folder: PrivateFolder) -> str:
+    """Return the path of a private folder that can be used. An overlay is mounted again after a restart."""
+    if folder.method == "overlay" and not os.path.ismount(folder.path):
+        with _hold_lock(folder.root):
+            if not os.path.ismount(folder.path):
+                _mount(_get_frozen(folder.key, folder.tree), folder.root, folder.path)
+    return folder.path
+
+
+def save_private_folder(folder: PrivateFolder, settings: FileSettings) -> str:
+    """Take a snapshot of a private folder, point the ref of its branch to it, and return the commit."""
+    open_private_folder(folder)
+    store = folder.open_store()
+    last = store.read_ref(store.get_ref(folder.session, folder.branch)) or folder.commit
+    state = FolderSnapshots(store, settings).take()
+    if store.get_tree(last) == state.tree:
+        return last
+    commit = store.commit(
+        state.tree,
+        [last],
+        author="person",
+        entry=None,
+        session=folder.session,
+        prompt="changes outside of tool calls",
+        left_out=state.left_out,
+    )
+    store.set_branch(folder.session, folder.branch, commit)
+    return commit
+
+
+def remove_private_folder(folder: PrivateFolder, settings: FileSettings) -> str:
+    """Remove a private folder and return its last snapshot, which is kept. Raises `SnapshotError` if that fails."""
+    with _hold_lock(folder.root):
+        commit = save_private_folder(folder, settings)
+        folder.open_store().keep(folder.session, commit)
+        discard(os.path.join(folder.root, MARKER))
+        _remove_tree(folder.root)
+        discard(folder.open_store().index_path)
+    _remove_unused_checkouts()
+    return commit
+
+
+# The marker
+
+
+def _write_marker(root: str, folder: PrivateFolder) -> None:
+    names = ("path", "source", "key", "session", "branch", "commit", "tree", "method")
+    write_private(os.path.join(root, MARKER), json.dumps({name: getattr(folder, name) for name in names}).encode())
+
+
+def _read_marker(root: str) -> PrivateFolder | None:
+    try:
+        with open(os.path.join(root, MARKER), "rb") as file:
+            wire: Any = json.load(file)
+        folder = PrivateFolder(**wire)
+    except (OSError, ValueError, TypeError):
+        return None
+    is_sound = check_object_id(folder.commit) and check_object_id(folder.tree) and folder.method in METHODS
+    return folder if is_sound and folder.root == root else None
+
+
+@contextmanager
+def _hold_lock(root: str) -> Generator[None]:
+    fd = os.open(f"{root}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        close_quietly(fd)
+
+
+# Making the files
+
+
+def _fill(store: SnapshotStore, tree: str, path: str, root: str, methods: Sequence[FolderMethod]) -> FolderMethod:
+    """Put the files of a tree into an empty folder, and return how."""
+    index = SnapshotStore(store.key, path, index_name=f"private-{os.path.basename(root)}.index").index_path
+    for method in methods:
+        if method == "checkout":
+            _check_out(store, tree, path, index)
+            return method
+        if method == "overlay" and os.geteuid() != 0:
+            continue  # the mount of another user is seen only in its own namespace
+        frozen = _make_frozen(store, tree)
+        if method == "overlay" and _try_mount(frozen, root, path):
+            copy_index(f"{frozen}.index", index)
+            return method
+        if method == "reflink" and _try_reflink(frozen, path):
+            return method
+    raise SnapshotError("no way to copy files works here")
+
+
+def _check_out(store: SnapshotStore, tree: str, path: str, index: str) -> None:
+    git = SnapshotStore(store.key, path).git
+    discard(index)
+    git.run("read-tree", tree, index=index)
+    git.run("checkout-index", "-a", "-u", index=index, with_work_tree=True)
+
+
+def _get_frozen(key: str, tree: str) -> str:
+    return os.path.join(get_folders_root(), FROZEN, f"{key}-{tree}")
+
+
+def _make_frozen(store: SnapshotStore, tree: str) -> str:
+    """Return a checkout of a tree that nothing changes. Private folders of the same snapshot share it."""
+    frozen = _get_frozen(store.key, tree)
+    make_private_directory(os.path.dirname(frozen))
+    with _hold_lock(frozen):
+        if not os.path.isdir(frozen):
+            partial = f"{frozen}.{token_hex(4)}.partial"
+            try:
+                os.mkdir(partial, 0o700)
+                _check_out(store, tree, partial, f"{frozen}.index")
+                os.rename(partial, frozen)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        os.utime(frozen)
+    return frozen
+
+
+def _remove_unused_checkouts() -> None:
+    used = {_get_frozen(folder.key, folder.tree) for folder in list_private_folders()}
+    with suppress(FileNotFoundError):
+        for name in os.listdir(os.path.join(get_folders_root(), FROZEN)):
+            path = os.path.join(get_folders_root(), FROZEN, name)
+            if os.path.isdir(path) and path not in used and time() - os.stat(path).st_atime > KEEP_SECONDS:
+                with _hold_lock(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                    discard(f"{path}.index")
+
+
+def _try_mount(frozen: str, root: str, path: str) -> bool:
+    try:
+        _mount(frozen, root, path)
+        return True
+    except SnapshotError:
+        return False
+
+
+def _mount(frozen: str, root: str, path: str) -> None:
+    upper, work = os.path.join(root, "upper"), os.path.join(root, "work")
+    for folder in (upper, work):
+        os.makedirs(folder, 0o700, exist_ok=True)
+    if any(char in text for text in (frozen, upper, work) for char in ",:\\"):
+        raise SnapshotError("the path of the home folder cannot be used for an overlay")
+    options = f"lowerdir={frozen},upperdir={upper},workdir={work}"
+    _run("mount", "-t", "overlay", "sessiontree", "-o", options, path)
+
+
+def _try_reflink(frozen: str, path: str) -> bool:
+    try:
+        _run("cp", "-a", "--reflink=always", "--", f"{frozen}/.", path)
+        return True
+    except SnapshotError:
+        for name in os.listdir(path):
+            full = os.path.join(path, name)
+            shutil.rmtree(full) if os.path.isdir(full) and not os.path.islink(full) else os.unlink(full)
+        return False
+
+
+def _run(*command: str) -> None:
+    environment = {"PATH": os.environ.get("PATH") or "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+    try:
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, check=False)
+    except OSError as error:
+        raise SnapshotError(f"{command[0]} cannot run: {error.strerror}") from error
+    if ran.returncode:
+        raise SnapshotError(f"{command[0]} failed: {ran.stderr.decode(errors='replace').strip()[:300]}")
+
+
+def _copy_ignored(source: str, path: str, settings: FileSettings) -> None:
+    """Copy the folders that are ignored but needed, such as `.venv`. They are never part of a snapshot."""
+    for name in settings.copied_folders:
+        full = os.path.join(source, name)
+        if os.path.isdir(full) and not os.path.islink(full) and not os.path.lexists(os.path.join(path, name)):
+            _run("cp", "-a", "--reflink=auto", "--", full, path)
+
+
+def _remove_tree(root: str) -> None:
+    files = os.path.join(root, FILES)
+    with suppress(FileNotFoundError):
+        for name in os.listdir(files):
+            if os.path.ismount(os.path.join(files, name)):
+                _run("umount", "--lazy", os.path.join(files, name))
+    shutil.rmtree(root, ignore_errors=True)
+    if os.path.isdir(files):
+        raise SnapshotError(f"cannot remove {root}")

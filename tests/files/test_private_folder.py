@@ -1,0 +1,192 @@
+"""Private folders of branches: real files, real git, and a real overlay where one can be mounted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sessiontree.config import FileSettings
+from sessiontree.files import private_folder
+from sessiontree.files.folder_snapshot import FolderSnapshots
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import (
+    FolderMethod,
+    PrivateFolder,
+    create_private_folder,
+    find_folder_of_path,
+    find_private_folder,
+    list_private_folders,
+    open_private_folder,
+    remove_private_folder,
+    save_private_folder,
+)
+from tests.files.conftest import Workspace, read_folder
+
+SETTINGS = FileSettings()
+
+
+def create(workspace: Workspace, branch: str = "cache", *, method: FolderMethod = "checkout") -> PrivateFolder:
+    commit = workspace.commit(workspace.take(), [], "person", None)
+    return create_private_folder(
+        workspace.store, commit, session=workspace.session.id, branch=branch, settings=SETTINGS, methods=[method]
+    )
+
+
+@pytest.fixture(params=["overlay", "checkout"])
+def method(request: pytest.FixtureRequest, workspace: Workspace) -> FolderMethod:
+    if request.param == "overlay":
+        if os.geteuid() != 0:
+            pytest.skip("mounting an overlay needs root")
+        try:
+            folder = create(workspace, "probe", method="overlay")
+        except SnapshotError:
+            pytest.skip("an overlay cannot be mounted here")
+        remove_private_folder(folder, SETTINGS)
+    return request.param
+
+
+def test_it_has_the_uncommitted_work_and_keeps_its_changes_apart(workspace: Workspace, method: FolderMethod) -> None:
+    workspace.write("a.txt", "a")
+    workspace.write("sub/b.txt", "b")
+    (workspace.folder / "sub/b.txt").chmod(0o755)
+    os.symlink("a.txt", workspace.folder / "link")
+    before = read_folder(workspace.folder)
+
+    folder = create(workspace, method=method)
+    assert read_folder(Path(folder.path)) == before
+    Path(folder.path, "a.txt").write_text("changed there")
+    Path(folder.path, "new.txt").write_text("new")
+    Path(folder.path, "sub/b.txt").unlink()
+
+    assert read_folder(workspace.folder) == before
+    assert folder.method == method
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_its_snapshots_are_commits_of_the_same_store(workspace: Workspace, method: FolderMethod) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace, method=method)
+    Path(folder.path, "a.txt").write_text("b")
+
+    commit = save_private_folder(folder, SETTINGS)
+
+    assert [change.path for change in workspace.store.diff(folder.commit, commit)] == [b"a.txt"]
+    assert workspace.store.is_ancestor(folder.commit, commit)
+    assert save_private_folder(folder, SETTINGS) == commit
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_snapshots_of_both_folders_do_not_mix(workspace: Workspace, method: FolderMethod) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace, method=method)
+    snapshots = FolderSnapshots(folder.open_store(), SETTINGS)
+    Path(folder.path, "a.txt").write_text("there")
+    there = snapshots.take()
+    workspace.write("a.txt", "here")
+    here = workspace.take()
+
+    assert snapshots.take() == there
+    assert workspace.take() == here
+    assert here.tree != there.tree
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_the_last_state_is_kept_when_it_is_removed(workspace: Workspace, method: FolderMethod) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace, method=method)
+    Path(folder.path, "late.txt").write_text("made at the end")
+
+    commit = remove_private_folder(folder, SETTINGS)
+
+    assert not os.path.exists(folder.root)
+    assert find_private_folder(folder.session, folder.branch) is None
+    assert workspace.store.find_version(commit, b"late.txt") is not None
+    workspace.store.collect_garbage()
+    assert workspace.store.has_commits([commit])
+
+
+def test_an_overlay_is_mounted_again_after_a_restart(workspace: Workspace) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounting an overlay needs root")
+    workspace.write("a.txt", "a")
+    try:
+        folder = create(workspace, method="overlay")
+    except SnapshotError:
+        pytest.skip("an overlay cannot be mounted here")
+    Path(folder.path, "a.txt").write_text("changed")
+    private_folder._run("umount", folder.path)  # pyright: ignore[reportPrivateUsage]
+    assert os.listdir(folder.path) == []
+
+    found = find_private_folder(folder.session, folder.branch)
+    assert found == folder
+    assert Path(open_private_folder(found), "a.txt").read_text() == "changed"
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_it_is_found_by_its_branch_and_by_a_path_in_it(workspace: Workspace) -> None:
+    workspace.write("sub/a.txt", "a")
+    folder = create(workspace)
+
+    assert find_private_folder(workspace.session.id, "cache") == folder
+    assert find_private_folder(workspace.session.id, "other") is None
+    assert find_folder_of_path(os.path.join(folder.path, "sub", "a.txt")) == folder
+    assert find_folder_of_path(str(workspace.folder)) is None
+    assert list_private_folders() == list_private_folders(workspace.session.id) == [folder]
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_a_branch_has_at_most_one(workspace: Workspace) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace)
+
+    with pytest.raises(SnapshotError, match="branch 'cache' already has a private folder"):
+        create(workspace)
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_what_a_killed_process_left_is_replaced(workspace: Workspace) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace)
+    os.unlink(os.path.join(folder.root, private_folder.MARKER))  # as if it was killed before the end
+    Path(folder.path, "half.txt").write_text("half")
+
+    assert find_private_folder(folder.session, folder.branch) is None
+    again = create(workspace)
+
+    assert read_folder(Path(again.path)) == read_folder(workspace.folder)
+    remove_private_folder(again, SETTINGS)
+
+
+def test_ignored_folders_that_are_needed_are_copied_and_never_in_a_snapshot(workspace: Workspace) -> None:
+    workspace.write(".gitignore", "node_modules/\n.venv/\nsecret.txt\n")
+    workspace.write("node_modules/left-pad/index.js", "pad")
+    workspace.write("secret.txt", "not needed")
+    folder = create(workspace)
+    copied = Path(folder.path, "node_modules/left-pad/index.js")
+    copied.write_text("changed there")
+
+    assert workspace.store.diff(folder.commit, save_private_folder(folder, SETTINGS)) == []
+    assert (workspace.folder / "node_modules/left-pad/index.js").read_text() == "pad"
+    assert not Path(folder.path, "secret.txt").exists()
+    remove_private_folder(folder, SETTINGS)
+
+
+def test_a_marker_with_other_content_is_not_believed(workspace: Workspace) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace)
+    marker = Path(folder.root, private_folder.MARKER)
+    text = marker.read_text()
+
+    for broken in (
+        "{",
+        "[]",
+        '{"path": 3}',
+        text.replace(folder.commit, "HEAD"),
+        text.replace(folder.path, "/etc/x/y"),
+    ):
+        marker.write_text(broken)
+        assert find_private_folder(folder.session, folder.branch) is None
+    marker.write_text(text)
+    remove_private_folder(folder, SETTINGS)
