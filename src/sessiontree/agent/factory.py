@@ -5,9 +5,12 @@ Front ends load the options of the user here. Fan-outs, experiments and swarms r
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -19,10 +22,15 @@ from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import Body
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import create_branch_folder, find_private_folder, open_private_folder
 from sessiontree.home import get_home
 from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
 from sessiontree.session.session import Branch
+
+FolderChoice: TypeAlias = Literal["shared", "private"]
 
 
 class AgentOptions(Struct, frozen=True, kw_only=True):
@@ -40,6 +48,9 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     """Decide about tool calls; `None` allows all."""
     snapshots: bool = False
     """Whether the files are saved before and after every tool call that may change them."""
+    folder: FolderChoice | None = None
+    """Where the agents of fan-outs, experiments and swarms work: in the folder of all, or each in its own. By default
+    each has its own if it may change files and snapshots are on."""
 
 
 class BranchTask(Struct, frozen=True, kw_only=True):
@@ -77,6 +88,8 @@ def load_agent_options(
 
 
 def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptions) -> Agent:
+    """Create an agent. It works in the private folder of its branch, if the branch has one."""
+    private = find_private_folder(branch.session.id, branch.name)
     return Agent(
         branch,
         model,
@@ -85,10 +98,30 @@ def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptio
         system=options.system,
         settings=options.settings,
         thinking=options.thinking,
-        cwd=options.cwd,
+        cwd=options.cwd if private is None else open_private_folder(private),
         permissions=options.permissions,
         snapshots=options.snapshots,
     )
+
+
+def needs_private_folder(options: AgentOptions) -> bool:
+    """Return whether an agent that runs beside others gets a folder of its own."""
+    if options.folder is not None:
+        return options.folder == "private"
+    may_write = options.permissions is None or options.permissions.may_allow_changes
+    return options.snapshots and may_write and any(tool.does != "reads" for tool in options.tools)
+
+
+def _prepare_folder(branch: Branch, hooks: Hooks, options: AgentOptions) -> None:
+    if not needs_private_folder(options) or find_private_folder(branch.session.id, branch.name) is not None:
+        return
+    try:
+        create_branch_folder(branch, options.cwd or hooks.context.cwd or os.getcwd(), options.settings.files)
+    except SnapshotError as error:
+        if options.folder == "private":
+            raise
+        text = f"{branch.name} works in the shared folder, where agents may overwrite each other's files: {error}"
+        hooks.notify_listeners(Notice(level="warning", text=text))
 
 
 @asynccontextmanager
@@ -98,6 +131,7 @@ async def open_branch_agent(
     """Create an agent with its own hooks, which call the handlers of `hooks`. Close it at the end."""
     shared = Hooks() if hooks is None else hooks
     own = shared.derive(replace(shared.context, session=branch.session, branch=branch, agent=None))
+    await asyncio.to_thread(_prepare_folder, branch, own, options)
     agent = create_agent(branch, model, own, options)
     try:
         yield agent

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sessiontree.agent.agent_input import describe_value, resolve_model
 from sessiontree.agent.factory import AgentOptions, BranchTask, open_branch_agent, run_task
@@ -69,6 +70,9 @@ async def fan_out(
         raise InvalidOperation("no message to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]
+
+    if len(tasks) == 1 and options.folder is None:
+        options = replace(options, folder="shared")  # nobody else changes files at the same time
 
     async def run_variant(task: Variant, branch: Branch, model: Model) -> Attempt:
         async with open_branch_agent(branch, model, hooks, options) as agent:

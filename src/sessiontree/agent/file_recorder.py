@@ -24,6 +24,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.files.file_records import FilesLog, build_record
 from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
 from sessiontree.files.git_command import SnapshotsUnavailable
+from sessiontree.files.private_folder import open_snapshot_store
 from sessiontree.files.snapshot_store import SnapshotStore
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
@@ -129,7 +130,7 @@ class FileRecorder:
         session = self._writer.branch.session
         if self._snapshots is None or self._snapshots.folder != os.path.realpath(cwd):
             try:
-                store = SnapshotStore.open(cwd)
+                store = open_snapshot_store(cwd)
                 file = None if session.file is None else str(session.file)
                 self._snapshots = FolderSnapshots(store, self._settings, session_file=file)
             except SnapshotsUnavailable:

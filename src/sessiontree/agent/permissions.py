@@ -190,6 +190,14 @@ class Permissions:
         """The denied calls of all agents with these permissions."""
         return tuple(self._shared.denials)
 
+    @property
+    def may_allow_changes(self) -> bool:
+        """Whether any call that changes something can be allowed: by the mode, by a rule, or by an answer."""
+        mode = self.effective_mode
+        if mode == "read-only":
+            return False
+        return mode != "ask" or self.asker is not None or bool(self._rules.allow or self._shared.granted)
+
     def restrict(self, mode: PermissionMode | None, rules: RuleSet) -> Callable[[], None]:
         """Add the rules of a project, which can only restrict. Return a function that removes them."""
         restriction = mode, RuleSet(ask=rules.ask, deny=rules.deny)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.file_access import find_project_folders
+from sessiontree.files.private_folder import find_folder_of_path
 from sessiontree.home import get_home, is_below
 from sessiontree.regular_file import open_regular_file
 
@@ -47,8 +48,18 @@ def build_coding_prompt(cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
     if tools:
         names = ", ".join(tool.name for tool in tools)
         parts.append(SystemPart(name="tools", text=f"Your tools: {names}. Paths are relative to the working folder."))
-    parts.append(SystemPart(name="folder", text=f"The working folder is {cwd}"))
+    parts.append(SystemPart(name="folder", text=_describe_folder(cwd)))
     return [*parts, *read_instructions(cwd)]
+
+
+def _describe_folder(cwd: str) -> str:
+    private = find_folder_of_path(cwd)
+    if private is None:
+        return f"The working folder is {cwd}"
+    return (
+        f"The working folder is {cwd}, a copy of {private.source} that only you use. Work in the copy: others work in "
+        "the original, and changes there are not part of your branch."
+    )
 
 
 def read_instructions(cwd: str) -> list[SystemPart]:

@@ -76,7 +76,7 @@ class FolderSnapshots:
         self._folder = os.fsencode(store.folder)
         self._index = store.index_path
         self._session_file = None if session_file is None else os.fsencode(os.path.realpath(session_file))
-        self._project = find_project(store.folder)
+        self._project = find_project(store.source)
         self._user_rules = read_user_rules()
         self._home = self._find_home_inside()
         self._known: tuple[Identity, str] | None = None
@@ -150,7 +150,7 @@ class FolderSnapshots:
 
     def _write_rules(self) -> bool:
         """Write the exclude file of the store. Return whether its rules changed."""
-        text = build_exclude_text(self.folder, self._project, self._user_rules).encode("utf-8", "surrogateescape")
+        text = build_exclude_text(self.store.source, self._project, self._user_rules).encode("utf-8", "surrogateescape")
         path = os.path.join(self.store.path, "info", "exclude")
         try:
             with open(path, "rb") as file:
@@ -164,7 +164,7 @@ class FolderSnapshots:
     def _list_tracked_ignored(self) -> list[bytes]:
         """Return the files that the project tracks although they are ignored, if they may have changed."""
         project = self._project
-        if project is None:
+        if project is None or self.folder != self.store.source:  # the index of a copy already has them
             return []
         seen = _identify(project.index_file)
         if seen is None or seen == self._seen_rules:

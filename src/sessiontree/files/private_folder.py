@@ -21,10 +21,12 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from sessiontree.config import FileSettings
+from sessiontree.files.file_records import FilesLog
 from sessiontree.files.folder_snapshot import FolderSnapshots, copy_index
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name
 from sessiontree.home import get_home
+from sessiontree.session import Branch
 from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
 
 FOLDERS, FROZEN = "folders", "frozen"
@@ -61,7 +63,7 @@ class PrivateFolder(Struct, frozen=True, kw_only=True):
     def open_store(self) -> SnapshotStore:
         """Return the store of the source, which takes snapshots of this folder."""
         name = os.path.basename(self.root)
-        return SnapshotStore(self.key, self.path, index_name=f"private-{name}.index")
+        return SnapshotStore(self.key, self.path, source=self.source, index_name=f"private-{name}.index")
 
 
 def get_folders_root() -> str:
@@ -94,6 +96,41 @@ def list_private_folders(session: str | None = None) -> list[PrivateFolder]:
             if folder is not None and session in (None, folder.session):
                 found.append(folder)
     return found
+
+
+def open_snapshot_store(folder: str) -> SnapshotStore:
+    """Open the store for snapshots of a folder: its own, or that of the source of a private folder."""
+    private = find_folder_of_path(folder)
+    return SnapshotStore.open(folder) if private is None else private.open_store()
+
+
+def find_snapshot_store(folder: str) -> SnapshotStore | None:
+    """Return the store for snapshots of a folder; `None` if it has none."""
+    private = find_folder_of_path(folder)
+    return SnapshotStore.find(folder) if private is None else private.open_store()
+
+
+def create_branch_folder(branch: Branch, source: str, settings: FileSettings) -> PrivateFolder:
+    """Create the private folder of a branch from the files at its head, with the changes in `source` since then."""
+    store, session = open_snapshot_store(source), branch.session
+    log = FilesLog(session.tree, store.key)
+    start = log.find_at(branch.leaf)
+    current = log.find_at(log.find_position(session.head.name, session.head.leaf))
+    if start is not None and start != current:  # the files in `source` belong to another place
+        commit = start.commit
+    else:
+        file = None if session.file is None else str(session.file)
+        state = FolderSnapshots(store, settings, session_file=file).take()
+        commit = store.commit(
+            state.tree,
+            [] if start is None else [start.commit],
+            author="person",
+            entry=branch.leaf,
+            session=session.id,
+            prompt="changes outside of tool calls",
+            left_out=state.left_out,
+        )
+    return create_private_folder(store, commit, session=session.id, branch=branch.name, settings=settings)
 
 
 def create_private_folder(

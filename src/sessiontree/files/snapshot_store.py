@@ -110,10 +110,14 @@ def get_session_refs(session: str) -> str:
 
 
 class SnapshotStore:
-    def __init__(self, key: str, folder: str, *, index_name: str = "index") -> None:
-        """`folder` is the folder that snapshots are taken of. Each such folder has an index of its own."""
+    def __init__(self, key: str, folder: str, *, source: str | None = None, index_name: str = "index") -> None:
+        """`folder` is the folder that snapshots are taken of, and `source` the one that a copy was made from.
+
+        Each folder has an index of its own.
+        """
         self.key = key
         self.folder = folder
+        self.source = source or folder
         self.path = os.path.join(get_stores_folder(), key)
         self.index_path = os.path.join(self.path, index_name)
         self.git = GitCommand(self.path, folder)

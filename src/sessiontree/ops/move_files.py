@@ -17,6 +17,7 @@ from sessiontree.core.entries import Custom, EntryId
 from sessiontree.files.file_records import FilesLog, list_folders
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import find_private_folder, find_snapshot_store, open_private_folder
 from sessiontree.files.restore import (
     InterruptedRestore,
     RecoveryChoice,
@@ -57,8 +58,12 @@ class FileMover:
     @classmethod
     def find(cls, branch: Branch, settings: FileSettings, cwd: str | None = None) -> FileMover:
         """Find the snapshots of a branch: in the folder `cwd`, or in the folder that the agent worked in last."""
+        private = find_private_folder(branch.session.id, branch.name)
+        if private is not None:
+            open_private_folder(private)
+            return cls(branch, private.open_store(), settings)
         folders = list_folders(branch.session.tree, branch.name)
-        store = None if cwd is None else SnapshotStore.find(cwd)
+        store = None if cwd is None else find_snapshot_store(cwd)
         if store is None or store.key not in folders:
             stores = {store.key: store for store in list_stores()} if folders else {}
             store = next((stores[key] for key in folders if key in stores), None)
