@@ -125,6 +125,8 @@ class FileSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Larger files are left out, in bytes."""
     max_files: Count = 100_000
     """A folder with more files than this that are not ignored has no snapshots."""
+    private_folders: bool = True
+    """Whether agents of fan-outs, experiments and swarms that may change files work in folders of their own."""
     copied_folders: tuple[str, ...] = (".venv", "node_modules")
     """Folders at the top of the project that are ignored but needed. They are copied into private folders."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
+from sessiontree.cli.app import run
+from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
+from sessiontree.files.private_folder import list_private_folders, remove_private_folder
 from sessiontree.files.snapshot_store import list_stores
 from tests.cli.conftest import Run
 from tests.files.conftest import run_git
@@ -30,8 +34,8 @@ def run_turns(session: st.Session, folder: Path, *commands: tuple[str, str]) -> 
 
 
 @pytest.fixture
-def talk(here: Path) -> Path:
-    """A session with two turns that write the same file."""
+def talk(here: Path) -> Iterator[Path]:
+    """A session with two turns that write the same file. Private folders of its branches are removed at the end."""
     file = here / "talk.jsonl"
     with st.create(file=file, name="talk") as session:
         run_turns(
@@ -40,7 +44,9 @@ def talk(here: Path) -> Path:
             ("Write a poem", "printf 'one\\ntwo\\n' > poem"),
             ("Make it longer", "printf 'one\\ntwo\\nthree\\n' > poem; touch notes"),
         )
-    return file
+    yield file
+    for private in list_private_folders():  # an overlay would stay mounted
+        remove_private_folder(private, FileSettings())
 
 
 def get_prompt(file: Path, text: str) -> str:
@@ -227,3 +233,36 @@ def test_missing_snapshots_are_reported_and_the_conversation_moves(cli: Run, hom
 
     assert "moved from" in out
     assert "files were not restored: the snapshots of this session are not on this machine" in out
+
+
+def test_a_private_branch_is_created_promoted_and_removed(
+    cli: Run, capsys: pytest.CaptureFixture[str], here: Path, talk: Path
+) -> None:
+    assert run(["branch", str(talk), "own", "--private"]) == 0
+    assert "private folder: " in capsys.readouterr().err
+    (folder,) = list_private_folders()
+    Path(folder.path, "poem").write_text("own words\n")
+
+    assert run(["promote", str(talk), "own", "--into", "main", "--summary", "It is better."]) == 0
+
+    assert "wrote 1 file in" in capsys.readouterr().err
+    assert (here / "poem").read_text() == "own words\n"
+    assert list_private_folders() == []
+
+
+def test_archiving_a_branch_removes_its_private_folder(cli: Run, talk: Path) -> None:
+    cli("branch", str(talk), "own", "--private")
+    assert len(list_private_folders()) == 1
+
+    cli("switch", str(talk), "main")
+    cli("branch", str(talk), "own", "--archive")
+
+    assert list_private_folders() == []
+
+
+def test_a_branch_with_a_private_folder_cannot_be_renamed(cli: Run, fails: Run, talk: Path) -> None:
+    cli("branch", str(talk), "own", "--private")
+
+    refused = fails("branch", str(talk), "own", "--rename", "other")
+
+    assert "branch 'own' has a private folder; merge or archive it before renaming" in refused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import sessiontree as st
 from sessiontree.config import FileSettings
 from sessiontree.files.file_records import FilesLog, build_record
 from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
+from sessiontree.files.private_folder import list_private_folders, remove_private_folder
 from sessiontree.files.restore import RestoreOutcome, restore
 from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
 from sessiontree.files.snapshot_store import FileChange, SnapshotStore
@@ -141,5 +142,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def workspace(folder: Path) -> Workspace:
-    return Workspace(folder)
+def workspace(folder: Path) -> Iterator[Workspace]:
+    yield Workspace(folder)
+    for private in list_private_folders():  # an overlay would stay mounted
+        remove_private_folder(private, FileSettings())

@@ -62,7 +62,6 @@ def test_it_has_the_uncommitted_work_and_keeps_its_changes_apart(workspace: Work
 
     assert read_folder(workspace.folder) == before
     assert folder.method == method
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_its_snapshots_are_commits_of_the_same_store(workspace: Workspace, method: FolderMethod) -> None:
@@ -75,7 +74,6 @@ def test_its_snapshots_are_commits_of_the_same_store(workspace: Workspace, metho
     assert [change.path for change in workspace.store.diff(folder.commit, commit)] == [b"a.txt"]
     assert workspace.store.is_ancestor(folder.commit, commit)
     assert save_private_folder(folder, SETTINGS) == commit
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_snapshots_of_both_folders_do_not_mix(workspace: Workspace, method: FolderMethod) -> None:
@@ -90,7 +88,6 @@ def test_snapshots_of_both_folders_do_not_mix(workspace: Workspace, method: Fold
     assert snapshots.take() == there
     assert workspace.take() == here
     assert here.tree != there.tree
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_the_last_state_is_kept_when_it_is_removed(workspace: Workspace, method: FolderMethod) -> None:
@@ -122,7 +119,6 @@ def test_an_overlay_is_mounted_again_after_a_restart(workspace: Workspace) -> No
     found = find_private_folder(folder.session, folder.branch)
     assert found == folder
     assert Path(open_private_folder(found), "a.txt").read_text() == "changed"
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_it_is_found_by_its_branch_and_by_a_path_in_it(workspace: Workspace) -> None:
@@ -134,16 +130,14 @@ def test_it_is_found_by_its_branch_and_by_a_path_in_it(workspace: Workspace) -> 
     assert find_folder_of_path(os.path.join(folder.path, "sub", "a.txt")) == folder
     assert find_folder_of_path(str(workspace.folder)) is None
     assert list_private_folders() == list_private_folders(workspace.session.id) == [folder]
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_a_branch_has_at_most_one(workspace: Workspace) -> None:
     workspace.write("a.txt", "a")
-    folder = create(workspace)
+    create(workspace)
 
     with pytest.raises(SnapshotError, match="branch 'cache' already has a private folder"):
         create(workspace)
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_what_a_killed_process_left_is_replaced(workspace: Workspace) -> None:
@@ -156,7 +150,6 @@ def test_what_a_killed_process_left_is_replaced(workspace: Workspace) -> None:
     again = create(workspace)
 
     assert read_folder(Path(again.path)) == read_folder(workspace.folder)
-    remove_private_folder(again, SETTINGS)
 
 
 def test_ignored_folders_that_are_needed_are_copied_and_never_in_a_snapshot(workspace: Workspace) -> None:
@@ -170,7 +163,6 @@ def test_ignored_folders_that_are_needed_are_copied_and_never_in_a_snapshot(work
     assert workspace.store.diff(folder.commit, save_private_folder(folder, SETTINGS)) == []
     assert (workspace.folder / "node_modules/left-pad/index.js").read_text() == "pad"
     assert not Path(folder.path, "secret.txt").exists()
-    remove_private_folder(folder, SETTINGS)
 
 
 def test_a_marker_with_other_content_is_not_believed(workspace: Workspace) -> None:
@@ -189,4 +181,3 @@ def test_a_marker_with_other_content_is_not_believed(workspace: Workspace) -> No
         marker.write_text(broken)
         assert find_private_folder(folder.session, folder.branch) is None
     marker.write_text(text)
-    remove_private_folder(folder, SETTINGS)

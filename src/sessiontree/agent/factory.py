@@ -108,13 +108,17 @@ def needs_private_folder(options: AgentOptions) -> bool:
     """Return whether an agent that runs beside others gets a folder of its own."""
     if options.folder is not None:
         return options.folder == "private"
+    if not (options.snapshots and options.settings.files.private_folders):
+        return False
     may_write = options.permissions is None or options.permissions.may_allow_changes
-    return options.snapshots and may_write and any(tool.does != "reads" for tool in options.tools)
+    return may_write and any(tool.does != "reads" for tool in options.tools)
 
 
 def _prepare_folder(branch: Branch, hooks: Hooks, options: AgentOptions) -> None:
     if not needs_private_folder(options) or find_private_folder(branch.session.id, branch.name) is not None:
         return
+    if hooks.context.confinement is not None and options.folder is None:
+        return  # the sandbox hides the home folder, where private folders are
     try:
         create_branch_folder(branch, options.cwd or hooks.context.cwd or os.getcwd(), options.settings.files)
     except SnapshotError as error:

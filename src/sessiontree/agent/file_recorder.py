@@ -204,6 +204,7 @@ class FileRecorder:
             commit=commit,
             before=before.commit,
             folder=store.key,
+            is_private=store.is_private,
             branch=writer.branch.name,
             changes=store.diff(before.tree, after.tree),
             left_out=after.left_out,

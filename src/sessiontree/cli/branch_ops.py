@@ -27,7 +27,15 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.edit import encode_plan, print_plan
-from sessiontree.cli.file_options import choose_files, encode_restored, files_options, plan_files, print_restored
+from sessiontree.cli.file_options import (
+    choose_files,
+    encode_restored,
+    files_options,
+    merge_files,
+    plan_files,
+    print_restored,
+    remove_folders,
+)
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import NavigatePlan, plan_move
@@ -368,12 +376,15 @@ def merge(
         target = opened.head if into is None else opened.branch(into)
 
         async def run(work: _Operation) -> MergeOutcome:
-            return await run_merge(
+            outcome = await run_merge(
                 place,
                 target,
                 hooks=work.hooks,
                 summary=work.request_summary(target, {"focus": focus}) if summary is None else summary,
             )
+            if place in opened.heads.heads and not outcome.cancelled:
+                merge_files(opened.branch(place), target)
+            return outcome
 
         outcome = _run_operation(opened, run, extensions, model)
     _print_merge(outcome, target.name, f"a summary of {escape_line(place)}", as_json=as_json)
@@ -421,7 +432,11 @@ def promote(
                 request = summary
             elif rest:
                 request = work.request_summary(target, {"focus": focus})
-            return await run_promote(best, target, rest, hooks=work.hooks, summary=request)
+            outcome = await run_promote(best, target, rest, hooks=work.hooks, summary=request)
+            if not outcome.cancelled:
+                lost = [branch.name for branch in rest]
+                remove_folders(opened, [*lost, winner] if merge_files(best, target) else lost)
+            return outcome
 
         outcome = _run_operation(opened, run, extensions, model)
     what = f"a summary of {escape_line(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"

@@ -22,11 +22,14 @@ from sessiontree.cli.app import (
     session_argument,
 )
 from sessiontree.cli.file_options import (
+    create_folder,
     encode_restore_plan,
     encode_restored,
     find_files,
+    find_folder,
     print_restore_plan,
     print_restored,
+    remove_folders,
     with_files_option,
 )
 from sessiontree.cli.inspect import echo_branches
@@ -261,20 +264,40 @@ def _find_tool_call(path: list[Entry], wanted: str | None) -> tuple[str, str]:
 @click.option("--description", help="Description of the branch.")
 @click.option("--rename", metavar="NEW", help="Rename an existing branch.")
 @click.option("--archive/--unarchive", default=None, help="Hide an existing branch from listings, or show it again.")
+@click.option("--private", is_flag=True, help="Give the branch its own copy of the files in this folder.")
 @json_option
 def branch(
-    session: str, name: str, at: str, description: str | None, rename: str | None, archive: bool | None, as_json: bool
+    session: str,
+    name: str,
+    at: str,
+    description: str | None,
+    rename: str | None,
+    archive: bool | None,
+    private: bool,
+    as_json: bool,
 ) -> None:
-    """Create a branch and switch to it, or rename or archive a branch."""
+    """Create a branch and switch to it, or rename or archive a branch.
+
+    Agents on a branch with a private folder work there. `merge` and `promote` bring its files back, and `--archive`
+    removes the folder; its last files stay in a snapshot.
+    """
     if rename is not None and archive is not None:
         raise click.UsageError("--rename and --archive are mutually exclusive")
+    if private and (rename is not None or archive is not None):
+        raise click.UsageError("--private creates a branch; it cannot be combined with --rename or --archive")
     with edit_session(session) as opened:
         if rename is not None:
+            if find_folder(opened, name) is not None:
+                raise InvalidOperation(f"branch {name!r} has a private folder; merge or archive it before renaming")
             opened.rename_branch(name, rename)
         elif archive is not None:
             opened.archive_branch(name, archived=archive)
+            if archive:
+                remove_folders(opened, [name])
         else:
-            opened.create_branch(name, at=at, description=description)
+            made = opened.create_branch(name, at=at, description=description)
+            if private:
+                create_folder(made)
         echo_branches(opened, as_json=as_json)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,10 +14,11 @@ from sessiontree.config import load_config
 from sessiontree.core.entries import EntryId, JsonObject
 
 if TYPE_CHECKING:
+    from sessiontree.files.private_folder import PrivateFolder
     from sessiontree.files.restore import RestoreOutcome
     from sessiontree.files.restore_plan import PathConflict, RestorePlan
     from sessiontree.ops.move_files import FileMover, FilesChoice
-    from sessiontree.session import Branch
+    from sessiontree.session import Branch, Session
 
 MAX_SHOWN = 50
 """Paths that a preview lists."""
@@ -101,3 +102,42 @@ def encode_restored(outcome: RestoreOutcome) -> JsonObject:
 
 def _encode_conflicts(conflicts: Sequence[PathConflict]) -> list[JsonObject]:
     return [{"path": conflict.path, "reason": conflict.reason} for conflict in conflicts]
+
+
+# Private folders
+
+
+def find_folder(session: Session, branch: str) -> PrivateFolder | None:
+    """Return the private folder of a branch; `None` if it has none."""
+    from sessiontree.files.private_folder import find_private_folder
+
+    return find_private_folder(session.id, branch)
+
+
+def create_folder(branch: Branch) -> None:
+    """Create the private folder of a branch from the current folder, and print where it is."""
+    from sessiontree.files.private_folder import create_branch_folder
+
+    folder = create_branch_folder(branch, os.getcwd(), load_config().files)
+    click.echo(dim(f"private folder: {escape_line(folder.path)}"), err=True)
+
+
+def remove_folders(session: Session, branches: Iterable[str]) -> None:
+    """Remove the private folders of archived branches."""
+    from sessiontree.ops.merge_files import remove_branch_folders
+
+    for name in remove_branch_folders(session, branches, load_config().files):
+        click.echo(
+            dim(f"removed the private folder of {escape_line(name)}; its files are in the last snapshot"), err=True
+        )
+
+
+def merge_files(source: Branch, into: Branch) -> bool:
+    """Merge the files of a private folder, and print what happened. Return whether there were no conflicts."""
+    from sessiontree.ops.merge_files import merge_branch_files
+
+    merged = merge_branch_files(source, into, load_config().files)
+    if merged is None:
+        return True
+    click.echo(escape_line(merged.summary), err=True)
+    return not merged.conflicts

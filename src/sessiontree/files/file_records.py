@@ -36,6 +36,8 @@ class FilesRecord(Struct, frozen=True, kw_only=True):
     """The name of the store."""
     branch: str
     """The branch that the agent worked on."""
+    is_private: bool = False
+    """Whether the snapshot is of the private folder of the branch."""
     added: int = 0
     changed: int = 0
     deleted: int = 0
@@ -54,6 +56,7 @@ def build_record(
     folder: str,
     branch: str,
     changes: Sequence[FileChange],
+    is_private: bool = False,
     left_out: Sequence[LeftOut] = (),
     moved_from: EntryId | None = None,
     undoes: EntryId | None = None,
@@ -62,6 +65,8 @@ def build_record(
     added, changed, deleted = count_changes(changes)
     data: JsonObject = {"kind": kind, "commit": commit, "before": before, "folder": folder, "branch": branch}
     data |= {"added": added, "changed": changed, "deleted": deleted}
+    if is_private:
+        data["private"] = True
     if left_out:
         data["leftOut"] = [{"path": make_printable(item.path), "reason": item.reason} for item in left_out[:MAX_LISTED]]
         if len(left_out) > MAX_LISTED:
@@ -125,16 +130,17 @@ class FilesLog:
     def _is_below(self, id: EntryId | None, place: EntryId | None) -> bool:
         return place is None or place in self._tree.walk_up_ids(id)
 
-    def find_position(self, branch: str, leaf: EntryId | None) -> EntryId | None:
+    def find_position(self, branch: str, leaf: EntryId | None, *, in_private_folder: bool = False) -> EntryId | None:
         """Return the place that the files on disk belong to, for the agent on a branch.
 
         Moves of the conversation alone do not change it. An agent that has not changed files yet found them where the
-        last one left them.
+        last one left them, unless it has a private folder.
         """
-        if not self.records:
+        known = [record for record in self.records if record.is_private == in_private_folder]
+        own = [record for record in known if record.branch == branch]
+        if not own and (in_private_folder or not known):
             return leaf
-        own = [record for record in self.records if record.branch == branch]
-        place = (own or self.records)[-1].place
+        place = (own or known)[-1].place
         return place if place is None or place in self._tree else leaf
 
     def find_restore(self, branch: str, left: EntryId | None, back_at: EntryId | None) -> FilesRecord | None:
@@ -205,6 +211,7 @@ def parse_record(entry: Entry, tree: Tree) -> FilesRecord | None:
         before=before,
         folder=folder,
         branch=branch,
+        is_private=data.get("private") is True,
         added=_parse_count(data.get("added")),
         changed=_parse_count(data.get("changed")),
         deleted=_parse_count(data.get("deleted")),

@@ -6,6 +6,7 @@ import os
 
 from msgspec import Struct
 
+from sessiontree.core.entries import EntryId
 from sessiontree.files.git_command import SnapshotError, split_records
 from sessiontree.files.restore_plan import PathRestore, RestorePlan
 from sessiontree.files.snapshot_store import FileChange, SnapshotStore
@@ -26,13 +27,13 @@ class FileMerge(Struct, frozen=True, kw_only=True):
     conflicts: tuple[MergeConflict, ...] = ()
     """If there are any, nothing can be applied."""
 
-    def build_plan(self, folder: str) -> RestorePlan:
-        """Return the plan that applies the merge to the folder. Raises `SnapshotError` if there are conflicts."""
+    def build_plan(self, folder: str, place: EntryId | None = None) -> RestorePlan:
+        """Return the plan that applies the merge to the folder, at an entry. Raises `SnapshotError` for conflicts."""
         if self.conflicts:
             names = ", ".join(conflict.path for conflict in self.conflicts[:5])
             raise SnapshotError(f"files conflict and were not merged: {names}")
         changes = (PathRestore(path=os.fsdecode(item.path), current=item.old, target=item.new) for item in self.changes)
-        return RestorePlan(folder=folder, start=None, place=None, changes=tuple(changes))
+        return RestorePlan(folder=folder, start=place, place=place, changes=tuple(changes))
 
 
 def merge_files(store: SnapshotStore, *, base: str, ours: str, theirs: str) -> FileMerge:

@@ -164,7 +164,7 @@ class FolderSnapshots:
     def _list_tracked_ignored(self) -> list[bytes]:
         """Return the files that the project tracks although they are ignored, if they may have changed."""
         project = self._project
-        if project is None or self.folder != self.store.source:  # the index of a copy already has them
+        if project is None or self.store.is_private:  # the index of a copy already has them
             return []
         seen = _identify(project.index_file)
         if seen is None or seen == self._seen_rules:

@@ -7,13 +7,12 @@ with other private folders of the same snapshot until they are changed.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from secrets import token_hex
 from time import time
 from typing import Any, Literal
@@ -24,10 +23,10 @@ from sessiontree.config import FileSettings
 from sessiontree.files.file_records import FilesLog
 from sessiontree.files.folder_snapshot import FolderSnapshots, copy_index
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name
+from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name, hold_file_lock
 from sessiontree.home import get_home
 from sessiontree.session import Branch
-from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
+from sessiontree.store.files import discard, make_private_directory, write_private
 
 FOLDERS, FROZEN = "folders", "frozen"
 """The folder in the home with all private folders, and the one for checkouts that overlays share."""
@@ -148,7 +147,7 @@ def create_private_folder(
     """
     root = _get_root(session, branch)
     make_private_directory(get_folders_root())
-    with _hold_lock(root):
+    with hold_file_lock(f"{root}.lock"):
         if _read_marker(root) is not None:
             raise SnapshotError(f"branch {branch!r} already has a private folder")
         _remove_tree(root)  # of a process that was killed before it wrote the marker
@@ -179,7 +178,7 @@ def create_private_folder(
 def open_private_folder(folder: PrivateFolder) -> str:
     """Return the path of a private folder that can be used. An overlay is mounted again after a restart."""
     if folder.method == "overlay" and not os.path.ismount(folder.path):
-        with _hold_lock(folder.root):
+        with hold_file_lock(f"{folder.root}.lock"):
             if not os.path.ismount(folder.path):
                 _mount(_get_frozen(folder.key, folder.tree), folder.root, folder.path)
     return folder.path
@@ -208,7 +207,7 @@ def save_private_folder(folder: PrivateFolder, settings: FileSettings) -> str:
 
 def remove_private_folder(folder: PrivateFolder, settings: FileSettings) -> str:
     """Remove a private folder and return its last snapshot, which is kept. Raises `SnapshotError` if that fails."""
-    with _hold_lock(folder.root):
+    with hold_file_lock(f"{folder.root}.lock"):
         commit = save_private_folder(folder, settings)
         folder.open_store().keep(folder.session, commit)
         discard(os.path.join(folder.root, MARKER))
@@ -235,16 +234,6 @@ def _read_marker(root: str) -> PrivateFolder | None:
         return None
     is_sound = check_object_id(folder.commit) and check_object_id(folder.tree) and folder.method in METHODS
     return folder if is_sound and folder.root == root else None
-
-
-@contextmanager
-def _hold_lock(root: str) -> Generator[None]:
-    fd = os.open(f"{root}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        close_quietly(fd)
 
 
 # Making the files
@@ -283,7 +272,7 @@ def _make_frozen(store: SnapshotStore, tree: str) -> str:
     """Return a checkout of a tree that nothing changes. Private folders of the same snapshot share it."""
     frozen = _get_frozen(store.key, tree)
     make_private_directory(os.path.dirname(frozen))
-    with _hold_lock(frozen):
+    with hold_file_lock(f"{frozen}.lock"):
         if not os.path.isdir(frozen):
             partial = f"{frozen}.{token_hex(4)}.partial"
             try:
@@ -302,7 +291,7 @@ def _remove_unused_checkouts() -> None:
         for name in os.listdir(os.path.join(get_folders_root(), FROZEN)):
             path = os.path.join(get_folders_root(), FROZEN, name)
             if os.path.isdir(path) and path not in used and time() - os.stat(path).st_atime > KEEP_SECONDS:
-                with _hold_lock(path):
+                with hold_file_lock(f"{path}.lock"):
                     shutil.rmtree(path, ignore_errors=True)
                     discard(f"{path}.index")
 

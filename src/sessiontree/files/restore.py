@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from sessiontree.core.entries import Custom, EntryId
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import SessionTreeError
-from sessiontree.files.file_records import build_record
+from sessiontree.files.file_records import RecordKind, build_record
 from sessiontree.files.folder_snapshot import TEMPORARY_PREFIX, FolderSnapshots
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.restore_plan import (
@@ -74,6 +74,8 @@ class InterruptedRestore(Struct, frozen=True, kw_only=True):
 
     journal: str
     """The path of its journal."""
+    folder: str
+    """The folder whose files it changed. Private folders share the store of their source."""
     session: str
     branch: str
     before: str
@@ -82,6 +84,7 @@ class InterruptedRestore(Struct, frozen=True, kw_only=True):
     place: EntryId | None
     changes: tuple[PathRestore, ...]
     token: str
+    kind: RecordKind = "restore"
 
 
 def restore(
@@ -93,9 +96,11 @@ def restore(
     parent: str | None,
     write_record: WriteRecord,
     start_parent: str | None = None,
+    kind: RecordKind = "restore",
 ) -> RestoreOutcome:
     """Carry out a plan and append its annotation.
 
+    `kind` is `call` if the change belongs to the agent and is reverted by going back, as that of a tool call is.
     `parent` is the commit of the place and `start_parent` that of the start, if there are any. A path that changed
     after the plan was made is kept and reported. Raises `SnapshotError` with no file changed if the state before cannot
     be saved or a file cannot be prepared.
@@ -122,6 +127,7 @@ def restore(
         store.keep(session, before)
         interrupted = InterruptedRestore(
             journal=os.path.join(store.path, JOURNALS, f"{token_hex(8)}.json"),
+            folder=store.folder,
             session=session,
             branch=branch,
             before=before,
@@ -129,6 +135,7 @@ def restore(
             place=plan.place,
             changes=plan.changes,
             token=token_hex(6),
+            kind=kind,
         )
         with _write_journal(interrupted):
             try:
@@ -161,10 +168,11 @@ def _record(
     )
     store.keep(done.session, after)
     record = build_record(
-        "restore",
+        done.kind,
         commit=after,
         before=done.before,
         folder=store.key,
+        is_private=store.is_private,
         branch=done.branch,
         changes=store.diff(done.before, after),
         left_out=state.left_out,
@@ -187,7 +195,7 @@ def find_interrupted(store: SnapshotStore) -> list[InterruptedRestore]:
             path = os.path.join(folder, name)
             if name.endswith(".json") and not _is_locked(path):
                 interrupted = _read_journal(path)
-                if interrupted is not None:
+                if interrupted is not None and interrupted.folder == store.folder:
                     found.append(interrupted)
     return found
 
@@ -263,7 +271,10 @@ def _hold_lock(store: SnapshotStore) -> Generator[None]:
 def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
     """Write the journal, hold it while the restore runs, and remove it at the end unless the process is killed."""
     wire = {
-        **{name: getattr(interrupted, name) for name in ("session", "branch", "before", "start", "place", "token")},
+        **{
+            name: getattr(interrupted, name)
+            for name in ("folder", "session", "branch", "before", "start", "place", "token", "kind")
+        },
         "changes": [[change.path, change.current, change.target] for change in interrupted.changes],
     }
     os.makedirs(os.path.dirname(interrupted.journal), 0o700, exist_ok=True)

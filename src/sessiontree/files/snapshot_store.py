@@ -7,6 +7,7 @@ Several processes may use a store at the same time.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ from msgspec import Struct
 from sessiontree.errors import StoreError
 from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, split_records
 from sessiontree.home import get_home
-from sessiontree.store.files import discard, make_private_directory, write_private
+from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
 
 STORES_FOLDER = "files"
 """The folder in the home with all stores."""
@@ -109,6 +110,17 @@ def get_session_refs(session: str) -> str:
     return f"refs/sessions/{hash_name(session)}"
 
 
+@contextmanager
+def hold_file_lock(path: str) -> Generator[None]:
+    """Hold a lock that one process or thread at a time can have."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        close_quietly(fd)
+
+
 class SnapshotStore:
     def __init__(self, key: str, folder: str, *, source: str | None = None, index_name: str = "index") -> None:
         """`folder` is the folder that snapshots are taken of, and `source` the one that a copy was made from.
@@ -121,6 +133,11 @@ class SnapshotStore:
         self.path = os.path.join(get_stores_folder(), key)
         self.index_path = os.path.join(self.path, index_name)
         self.git = GitCommand(self.path, folder)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the snapshots are of a private folder."""
+        return self.folder != self.source
 
     @classmethod
     def open(cls, folder: str) -> SnapshotStore:
@@ -144,13 +161,17 @@ class SnapshotStore:
             self._remove_stale_files()
             return
         try:
-            make_private_directory(self.path)
-            os.chmod(self.path, 0o700)
-            self.git.run("init", "--quiet", "--bare", "--template=", self.path, with_git_dir=False)
-            for name in ("info", "empty-home", "restores"):
-                os.makedirs(os.path.join(self.path, name), 0o700, exist_ok=True)
-            write_private(os.path.join(self.path, "info", "attributes"), ATTRIBUTES.encode())
-            write_private(marker, os.fsencode(self.folder))  # the store is complete once this file exists
+            make_private_directory(get_stores_folder())
+            with hold_file_lock(f"{self.path}.lock"):  # `git init` fails beside another one
+                if os.path.exists(marker):
+                    return
+                make_private_directory(self.path)
+                os.chmod(self.path, 0o700)
+                self.git.run("init", "--quiet", "--bare", "--template=", self.path, with_git_dir=False)
+                for name in ("info", "empty-home", "restores"):
+                    os.makedirs(os.path.join(self.path, name), 0o700, exist_ok=True)
+                write_private(os.path.join(self.path, "info", "attributes"), ATTRIBUTES.encode())
+                write_private(marker, os.fsencode(self.folder))  # the store is complete once this file exists
         except (OSError, StoreError) as error:
             raise SnapshotError(f"cannot create {self.path}: {error}") from error
 

@@ -76,7 +76,8 @@ class FileMover:
     def plan(self, place: EntryId | None) -> RestorePlan:
         """Plan to restore the files of a place. If they are not known, the plan says why."""
         store, log = self.store, self.log
-        start = log.find_position(self.branch.name, self.branch.leaf)
+        is_private = store is not None and store.is_private
+        start = log.find_position(self.branch.name, self.branch.leaf, in_private_folder=is_private)
         if store is None or not os.path.isdir(store.folder):
             return self._build_missing_plan(start, place)
         return self._name_others(plan_restore(store, log, start, place))

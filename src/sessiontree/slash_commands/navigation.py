@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import find_last_prompt
+from sessiontree.core.place_names import find_branch
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.git_command import SnapshotError
@@ -18,6 +20,7 @@ from sessiontree.files.restore import RestoreOutcome
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.merge_files import merge_branch_files
 from sessiontree.ops.move_files import FilesChoice
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
 from sessiontree.session import Place
@@ -297,7 +300,13 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
     controller.host.refresh()
     if outcome.cancelled:
         return build_cancelled(outcome.cancelled_by)
-    return CommandOutcome(text=f"Merged {source} into {controller.branch.name}; head: {format_id(outcome.new_leaf)}")
+    text = f"Merged {source} into {controller.branch.name}; head: {format_id(outcome.new_leaf)}"
+    name = find_branch(source, controller.session.tree, controller.session.heads)
+    if name is not None:
+        branch, settings = controller.session.branch(name), controller.settings.files
+        files = await asyncio.to_thread(merge_branch_files, branch, controller.branch, settings)
+        text += "" if files is None else f"\n{files.summary}"
+    return CommandOutcome(text=text)
 
 
 async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

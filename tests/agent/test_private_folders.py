@@ -1,0 +1,152 @@
+"""Agents that run beside each other work in private folders, and their files are merged back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.factory import AgentOptions, needs_private_folder, open_branch_agent
+from sessiontree.agent.fan_out import Variant, fan_out
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.system_prompt import build_coding_prompt
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import FileSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.files.private_folder import (
+    PrivateFolder,
+    find_private_folder,
+    list_private_folders,
+    remove_private_folder,
+)
+from sessiontree.ops.merge_files import merge_branch_files, remove_branch_folders
+from sessiontree.ops.move_files import FileMover
+from sessiontree.session import Session
+from tests.files.conftest import read_folder
+
+SETTINGS = FileSettings()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "project"
+    path.mkdir()
+    (path / "shared.txt").write_text("start\n")
+    yield path
+    for private in list_private_folders():  # an overlay would stay mounted
+        remove_private_folder(private, SETTINGS)
+
+
+def build_model(command: str) -> st.ScriptedModel:
+    return st.ScriptedModel([[ToolCall("c1", "bash", {"command": command})], "Done."])
+
+
+def build_options(folder: Path) -> AgentOptions:
+    return AgentOptions(tools=builtin_tools(), cwd=str(folder), snapshots=True)
+
+
+async def run_both(session: Session, folder: Path, first: str, second: str) -> None:
+    session.append(st.user("How?"))
+    await fan_out(
+        session,
+        "HEAD",
+        [
+            Variant(name="a", prompt="First way", model=build_model(first)),
+            Variant(name="b", prompt="Second way", model=build_model(second)),
+        ],
+        options=build_options(folder),
+    )
+
+
+def get_folder(session: Session, branch: str) -> PrivateFolder:
+    found = find_private_folder(session.id, branch)
+    assert found is not None
+    return found
+
+
+async def test_two_agents_that_write_the_same_file_do_not_overwrite_each_other(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "echo a > shared.txt", "echo b > shared.txt; touch new")
+
+    assert Path(get_folder(session, "a").path, "shared.txt").read_text() == "a\n"
+    assert Path(get_folder(session, "b").path, "shared.txt").read_text() == "b\n"
+    assert list(read_folder(folder)) == ["shared.txt"]
+    assert (folder / "shared.txt").read_text() == "start\n"
+
+
+async def test_the_files_of_a_branch_are_merged_into_the_project_and_go_back_with_it(
+    session: Session, folder: Path
+) -> None:
+    await run_both(session, folder, "echo a > a.txt", "echo b > b.txt; rm shared.txt")
+    before = session.head.leaf
+    (folder / "mine.txt").write_text("a person wrote this")
+    session.append(st.assistant("Merged."))
+
+    merged = merge_branch_files(session.branch("b"), session.head, SETTINGS)
+
+    assert merged is not None
+    assert (merged.written, merged.deleted, merged.conflicts) == (("b.txt",), ("shared.txt",), ())
+    assert sorted(read_folder(folder)) == ["b.txt", "mine.txt"]
+    mover = FileMover.find(session.head, SETTINGS, str(folder))
+    mover.restore(mover.plan(before))
+    assert sorted(read_folder(folder)) == ["mine.txt", "shared.txt"]
+    assert remove_branch_folders(session, ["a", "b"], SETTINGS) == ["a", "b"]
+    assert list_private_folders() == []
+
+
+async def test_a_conflict_changes_no_file(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "echo a > shared.txt; touch other.txt", "true")
+    (folder / "shared.txt").write_text("a person wrote this\n")
+    before = read_folder(folder)
+
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS)
+
+    assert merged is not None
+    assert [conflict.path for conflict in merged.conflicts] == ["shared.txt"]
+    assert "1 conflict: shared.txt (contents)" in merged.summary
+    assert read_folder(folder) == before
+
+
+async def test_a_branch_starts_with_the_files_of_the_branch_that_it_continues(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "echo a > step1.txt", "true")
+    next_branch = session.create_branch("next", at="a", current=False)
+
+    async with open_branch_agent(
+        next_branch, build_model("cat step1.txt > step2.txt"), None, build_options(folder)
+    ) as agent:
+        await agent.run("Go on")
+
+    assert Path(get_folder(session, "next").path, "step2.txt").read_text() == "a\n"
+
+
+async def test_a_branch_without_a_private_folder_has_nothing_to_merge(session: Session, folder: Path) -> None:
+    session.append(st.user("How?"))
+    other = session.create_branch("other", current=False)
+
+    assert merge_branch_files(other, session.head, SETTINGS) is None
+    assert remove_branch_folders(session, ["other"], SETTINGS) == []
+
+
+def test_only_agents_that_may_change_files_get_a_private_folder(folder: Path) -> None:
+    def needs(**options: object) -> bool:
+        return needs_private_folder(AgentOptions(**{"tools": builtin_tools(), "snapshots": True, **options}))  # type: ignore[arg-type]
+
+    assert needs()
+    assert not needs(snapshots=False)
+    assert not needs(tools=builtin_tools("read"))
+    assert not needs(permissions=Permissions("read-only"))
+    assert not needs(permissions=Permissions("ask"))
+    assert needs(permissions=Permissions("ask", allow=["bash:make *"]))
+    assert needs(permissions=Permissions("allow-edits"))
+    assert not needs(folder="shared")
+    assert needs(folder="private", snapshots=False)
+
+
+async def test_the_prompt_names_the_original_folder(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "true", "true")
+    path = get_folder(session, "a").path
+
+    (part,) = [part.text for part in build_coding_prompt(path, []) if part.name == "folder"]
+
+    assert part.startswith(f"The working folder is {path}, a copy of {folder} that only you use.")
