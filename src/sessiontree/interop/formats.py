@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from sessiontree.errors import NotFound
-from sessiontree.interop import claude_code, codex
+from sessiontree.interop import claude_code, codex, gemini_cli, opencode
 from sessiontree.interop.base import FileHead, ForeignFormat
 
-FORMATS: tuple[ForeignFormat, ...] = (claude_code.FORMAT, codex.FORMAT)
+FORMATS: tuple[ForeignFormat, ...] = (
+    claude_code.FORMAT,
+    codex.FORMAT,
+    opencode.FORMAT,
+    gemini_cli.FORMAT,
+)
 """In the order in which `detect_format` asks them: the most specific first."""
 
 
