@@ -26,7 +26,7 @@ from sessiontree.interop.base import (
     get_object,
     read_record,
 )
-from sessiontree.interop.branch_names import choose_branch_name
+from sessiontree.interop.branches import choose_branch_name, divide_branches
 from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
 
 NAME = "gemini"
@@ -144,7 +144,14 @@ class _ChatReader:
         return self._builder.build(self._heads)
 
     def _add_chat(self, replay: ChatReplay, main: str, root: EntryId | None) -> None:
-        branches = _assign_branches(replay, main, self._heads)
+        branches = divide_branches(
+            {message.id: message.parent for message in replay.messages.values()},
+            replay.live[-1] if replay.live else None,
+            main=main,
+            other="dropped",
+            taken=self._heads,
+            silent={message.id for message in replay.messages.values() if message.is_echo or message.is_context},
+        )
         for message in replay.messages.values():
             above = root if message.parent is None else self._ends.get(message.parent)
             self._ends[message.id] = self._add_message(replay, message, above, branches[message.id])
@@ -231,26 +238,6 @@ class _ChatReader:
 
 
 _KNOWN_KEYS = frozenset({"id", "timestamp", "type", "content", "thoughts", "tokens", "model", "toolCalls"})
-
-
-def _assign_branches(replay: ChatReplay, main: str, taken: dict[str, EntryId | None]) -> dict[str, str]:
-    """Return the branch of each message: `main` for those on the path to the end, others by the leaf below them."""
-    branches: dict[str, str] = {}
-    current = replay.live[-1] if replay.live else None
-    while current is not None and current not in branches:
-        branches[current] = main
-        current = replay.messages[current].parent
-    has_children = {message.parent for message in replay.messages.values()}
-    for message in replay.messages.values():
-        if message.id in has_children or message.id in branches:
-            continue
-        is_silent = message.is_echo or message.is_context
-        name = main if is_silent else choose_branch_name("dropped", {*taken, *branches.values()})
-        above: str | None = message.id
-        while above is not None and above not in branches:
-            branches[above] = name
-            above = replay.messages[above].parent
-    return branches
 
 
 def _list_parts(record: JsonObject) -> list[object]:

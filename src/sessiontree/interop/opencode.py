@@ -33,7 +33,7 @@ from sessiontree.interop.base import (
     ForeignFormat,
     get_object,
 )
-from sessiontree.interop.branch_names import choose_branch_name
+from sessiontree.interop.branches import choose_branch_name
 from sessiontree.interop.opencode_database import OpencodeSession, get_id, load_session
 
 NAME = "opencode"
