@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from sessiontree.errors import NotFound
-from sessiontree.interop import claude_code, codex, gemini_cli, opencode
+from sessiontree.interop import (
+    chatgpt_export,
+    claude_code,
+    claude_export,
+    codex,
+    gemini_cli,
+    llm_logs,
+    message_lists,
+    openai_agents,
+    opencode,
+)
 from sessiontree.interop.base import FileHead, ForeignFormat
 
 FORMATS: tuple[ForeignFormat, ...] = (
@@ -11,6 +21,11 @@ FORMATS: tuple[ForeignFormat, ...] = (
     codex.FORMAT,
     opencode.FORMAT,
     gemini_cli.FORMAT,
+    chatgpt_export.FORMAT,
+    claude_export.FORMAT,
+    llm_logs.FORMAT,
+    openai_agents.FORMAT,
+    message_lists.FORMAT,
 )
 """In the order in which `detect_format` asks them: the most specific first."""
 

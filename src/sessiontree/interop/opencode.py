@@ -65,7 +65,8 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
     """Yield the session of an export, or every session of a database with its subagents."""
     rows = list(file.iter_rows("session"))
     if not rows:
-        yield _SessionReader(_parse_export(file), {}).build()
+        if not next(file.iter_lines(), b"").startswith(b"SQLite format 3"):  # a database may be empty
+            yield _SessionReader(_parse_export(file), {}).build()
         return
     known = {get_id(row) for row in rows}
     children: dict[str, list[JsonObject]] = {}

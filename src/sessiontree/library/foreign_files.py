@@ -12,24 +12,23 @@ import sqlite3
 import tempfile
 from array import array
 from bisect import bisect_right
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from glob import glob
 from itertools import accumulate
 from typing import IO, Any
-from urllib.parse import quote
 
 from sessiontree.core.entries import JsonObject, Problem
 from sessiontree.errors import FormatError, NotFound, ReadOnly, StoreError, format_names
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.interop.base import HEAD_SIZE, Conversation, FileHead, ForeignFile, ForeignFormat, read_json
 from sessiontree.interop.formats import detect_format
+from sessiontree.library.foreign_databases import SQLITE_MAGIC, convert_database_errors, open_database
 from sessiontree.library.session_files import starts_like_session
 from sessiontree.regular_file import open_regular_file
 from sessiontree.store.base import Cursor, LineChunk, Store
 from sessiontree.store.files import format_os_error
 
-SQLITE_MAGIC = b"SQLite format 3\0"
 BLOCK_SIZE = 1 << 18
 MEMORY_SIZE = 16 << 20
 """How many bytes of converted lines are kept in memory."""
@@ -46,6 +45,11 @@ class DiskFile(ForeignFile):
 
     def __init__(self, path: str) -> None:
         self.name = path
+        self._database: sqlite3.Connection | None = None
+
+    def __del__(self) -> None:
+        if self._database is not None:
+            self._database.close()
 
     def iter_lines(self) -> Iterator[bytes]:
         """Yield the lines. One that is too long for an entry is replaced by a byte that is not JSON."""
@@ -73,15 +77,23 @@ class DiskFile(ForeignFile):
         return value
 
     def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
-        with closing(_open_database(self.name)) as database:
-            columns = _list_columns(database, table)
+        if self._database is None:
+            if not _is_database(self.name):
+                return
+            self._database = open_database(self.name)
+        with convert_database_errors(self.name):
+            columns = _list_columns(self._database, table)
             if not columns or not set(equal) <= set(columns):
                 return
             where = " and ".join(f"{_quote_name(column)} = ?" for column in equal) or "1"
             query = f"select * from {_quote_name(table)} where {where} order by rowid"
-            with _convert_database_errors(self.name):
-                for row in database.execute(query, tuple(equal.values())):
-                    yield dict(zip(columns, row, strict=False))
+            for row in self._database.execute(query, tuple(equal.values())):
+                yield dict(zip(columns, row, strict=False))
+
+
+def _is_database(path: str) -> bool:
+    with _open(path) as file:
+        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
 
 
 def _open(path: str) -> IO[bytes]:
@@ -91,27 +103,6 @@ def _open(path: str) -> IO[bytes]:
         raise NotFound("session file", path) from None
     except OSError as error:
         raise StoreError(path, format_os_error(error)) from error
-
-
-@contextmanager
-def _convert_database_errors(path: str) -> Generator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(path, f"the database cannot be read: {error}") from error
-
-
-def _open_database(path: str) -> sqlite3.Connection:
-    """Open a database for reading. A live one is read with its write-ahead log."""
-    with _convert_database_errors(path):
-        address = f"file:{quote(os.path.abspath(path))}?mode=ro"
-        database = sqlite3.connect(address, uri=True, timeout=5)
-        try:
-            database.execute("select count(*) from sqlite_master")
-        except sqlite3.OperationalError:  # the folder is not writable, so the log cannot be opened
-            database.close()
-            database = sqlite3.connect(f"{address}&immutable=1", uri=True)
-        return database
 
 
 def _list_columns(database: sqlite3.Connection, table: str) -> list[str]:
@@ -132,7 +123,7 @@ def read_head(path: str) -> FileHead | None:
     if not data.startswith(SQLITE_MAGIC):
         return FileHead(name=path, data=data[:HEAD_SIZE], is_whole=len(data) <= HEAD_SIZE)
     try:
-        with closing(_open_database(path)) as database:
+        with closing(open_database(path)) as database:
             names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table'")]
             return FileHead(name=path, tables={name: _list_columns(database, name) for name in names})
     except (StoreError, sqlite3.Error):

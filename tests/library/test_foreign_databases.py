@@ -1,0 +1,84 @@
+"""Databases of other programs are read as they are, live or not, and nothing is created next to them."""
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sessiontree.errors import StoreError
+from sessiontree.library.foreign_databases import open_database
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """A database in WAL mode that a program has open."""
+    with closing(sqlite3.connect(tmp_path / "live.db")) as connection:
+        connection.execute("pragma journal_mode = wal")
+        connection.execute("create table t (x)")
+        connection.execute("insert into t values ('first')")
+        connection.commit()
+        yield connection
+
+
+def list_rows(path: Path) -> list[object]:
+    with closing(open_database(str(path))) as connection:
+        return [row[0] for row in connection.execute("select x from t")]
+
+
+def list_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_live_database_is_read_with_its_log(database: sqlite3.Connection, tmp_path: Path) -> None:
+    before = list_names(tmp_path)
+    assert "live.db-wal" in before
+
+    assert list_rows(tmp_path / "live.db") == ["first"]
+    database.execute("insert into t values ('second')")
+    database.commit()
+    assert list_rows(tmp_path / "live.db") == ["first", "second"]
+    assert list_names(tmp_path) == before
+
+
+def test_a_closed_database_gets_no_files_beside_it(database: sqlite3.Connection, tmp_path: Path) -> None:
+    database.close()
+    assert list_names(tmp_path) == ["live.db"]
+
+    assert list_rows(tmp_path / "live.db") == ["first"]
+    assert list_names(tmp_path) == ["live.db"]
+
+
+def test_a_log_that_a_crash_left_is_read(database: sqlite3.Connection, tmp_path: Path) -> None:
+    folder = tmp_path / "crashed"
+    folder.mkdir()
+    shutil.copy(tmp_path / "live.db", folder / "live.db")
+    shutil.copy(tmp_path / "live.db-wal", folder / "live.db-wal")
+    content = (folder / "live.db").read_bytes()
+
+    assert list_rows(folder / "live.db") == ["first"]
+    assert list_names(folder) == ["live.db", "live.db-wal"]
+    assert (folder / "live.db").read_bytes() == content
+
+
+def test_a_database_without_a_log_is_read(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        connection.execute("create table t (x)")
+        connection.execute("insert into t values (cast(x'ff41' as text))")
+        connection.commit()
+
+    assert list_rows(tmp_path / "a.db") == ["\ufffdA"]
+    assert list_names(tmp_path) == ["a.db"]
+
+
+def test_nothing_can_be_written(database: sqlite3.Connection, tmp_path: Path) -> None:
+    with closing(open_database(str(tmp_path / "live.db"))) as connection, pytest.raises(sqlite3.OperationalError):
+        connection.execute("insert into t values (1)")
+
+
+def test_a_missing_database_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        open_database(str(tmp_path / "gone.db"))
+    assert list_names(tmp_path) == []
