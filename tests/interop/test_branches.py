@@ -17,7 +17,7 @@ def test_parents_come_first_and_cycles_are_cut() -> None:
     assert order_parents_first({"a": "gone"}) == ["a"]
 
 
-def test_every_leaf_beside_the_current_one_is_a_branch() -> None:
+def test_every_leaf_other_than_the_current_one_is_a_branch() -> None:
     parents = {"a": None, "b": "a", "c": "a", "d": "a"}
 
     branches = divide_branches(parents, "c", main="main", other="other", silent={"d"})

@@ -43,7 +43,7 @@ def test_a_live_database_is_read_with_its_log(database: sqlite3.Connection, tmp_
     assert list_names(tmp_path) == before
 
 
-def test_a_closed_database_gets_no_files_beside_it(database: sqlite3.Connection, tmp_path: Path) -> None:
+def test_a_closed_database_gets_no_files_next_to_it(database: sqlite3.Connection, tmp_path: Path) -> None:
     database.close()
     assert list_names(tmp_path) == ["live.db"]
 

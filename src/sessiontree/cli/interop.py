@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 
 import click
 
@@ -84,6 +85,7 @@ def continue_command(session: str, at: str, program: str, cwd: str | None, run: 
                 "session": written.id,
                 "file": written.file,
                 "cwd": written.cwd,
+                "importCommand": written.import_command,
                 "command": written.command,
                 "omitted": [str(omission) for omission in written.omitted],
             }
@@ -92,10 +94,15 @@ def continue_command(session: str, at: str, program: str, cwd: str | None, run: 
         for omission in written.omitted:
             warn(f"not the same in {program}: {omission}")
         click.echo(f"wrote {escape_line(written.file)}")
-        click.echo(f"cd {shlex.quote(written.cwd)} && {shlex.join(written.command)}")
+        commands = [["cd", written.cwd], written.import_command, written.command]
+        click.echo(" && ".join(shlex.join(command) for command in commands if command))
     if run:
         os.chdir(written.cwd)
         try:
+            if written.import_command:
+                subprocess.run(written.import_command, check=True)
             os.execvp(written.command[0], written.command)
+        except subprocess.CalledProcessError as error:
+            raise click.ClickException(f"{shlex.join(written.import_command)} failed") from error
         except OSError as error:
             raise click.ClickException(f"cannot start {written.command[0]}: {error.strerror}") from error

@@ -29,7 +29,7 @@ from sessiontree.core.entries import (
     SessionInfo,
 )
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import get_role, is_object
+from sessiontree.core.messages import convert_for_model, get_role, is_failed_turn, is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.format.codec import LINE_LIMIT, NotJson, read_body, read_object, write_entry, write_header
@@ -40,7 +40,17 @@ MAX_HEAD_RECORDS = 50
 MAX_REPORTED = 1000
 """How many problems of one conversation are listed; of the rest only the number is."""
 SILENT_TYPES = frozenset(
-    {"custom", "label", "session_info", "usage", "alias", "original", "model_change", "thinking_level_change"}
+    {
+        "custom",
+        "label",
+        "session_info",
+        "usage",
+        "alias",
+        "original",
+        "branch_point",
+        "model_change",
+        "thinking_level_change",
+    }
 )
 """Types of entries that say nothing to a model and change nothing about the context."""
 ALIAS = "alias"
@@ -151,6 +161,8 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
     title: str | None = None
     original: bytes | None = None
     """The file that the session was imported from, if it is of the format to write."""
+    settings: Any = None
+    """The JSON value in the `settings_file` of the format, if there is such a file."""
 
 
 class ResumeFile(Struct, frozen=True, kw_only=True):
@@ -176,6 +188,8 @@ class ResumableSession(Struct, frozen=True, kw_only=True):
     """The first one holds the conversation."""
     command: Sequence[str]
     """The shell command that resumes it, in the folder of the session."""
+    import_command: Sequence[str] = ()
+    """The command that must run first, to which the path of the first file is added."""
     json_entries: Sequence[JsonEntry] = ()
     omitted: Sequence[Omission] = ()
     """The differences that the format forces."""
@@ -208,6 +222,8 @@ class ForeignFormat(Struct, frozen=True, kw_only=True):
     """Return those of many files that are sessions of their own, and not parts of others, by their paths."""
     write: Callable[[ResumeRequest], ResumableSession] | None = None
     """Return a session that the program resumes; `None` if the format is only read."""
+    settings_file: str | None = None
+    """A JSON file in the folder of the program that `write` needs to see."""
 
 
 def read_json(data: bytes | str) -> Any:
@@ -405,6 +421,18 @@ def split_path(
         if entry.type not in SILENT_TYPES:
             added.append(entry)
     return None, None
+
+
+def convert_entries(entries: Iterable[Entry]) -> Iterator[tuple[EntryId, JsonObject]]:
+    """Yield the messages of entries that a model is sent, each with its entry."""
+    for entry in entries:
+        body = entry.body
+        if isinstance(body, CustomMessage):
+            yield entry.id, {"role": "user", "content": body.content}
+        elif isinstance(body, Message) and not is_failed_turn(body.message):
+            message = convert_for_model(body.message)
+            if message is not None:
+                yield entry.id, message
 
 
 def starts_with_summary(context: Context) -> bool:

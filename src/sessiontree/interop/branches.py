@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Mapping
 
-from sessiontree.core.places import check_branch_name
+from sessiontree.core.places import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation
 
 MAX_LENGTH = 40
@@ -18,11 +18,7 @@ def choose_branch_name(wanted: str, taken: Container[str]) -> str:
         check_branch_name(name)
     except InvalidOperation:
         name = f"branch-{name}".rstrip("-")
-    number, unique = 1, name
-    while unique in taken:
-        number += 1
-        unique = f"{name}-{number}"
-    return unique
+    return name if name not in taken else find_free_name(name, taken, first=2)
 
 
 def order_parents_first(parents: Mapping[str, str | None]) -> list[str]:

@@ -28,10 +28,9 @@ from sessiontree.interop.base import (
 )
 from sessiontree.interop.branches import choose_branch_name, divide_branches
 from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
+from sessiontree.interop.gemini_writer import PROJECT_ROOT, PROJECTS, write_gemini_session
 
 NAME = "gemini"
-PROJECT_ROOT = ".project_root"
-"""The file with the working folder of a project."""
 NOTICES = frozenset({"info", "error", "warning"})
 """Messages that Gemini shows and never sends."""
 
@@ -55,6 +54,11 @@ def find_related(file: ForeignFile) -> Iterable[str]:
     session = "" if first is None else coerce_string(first.get("sessionId"))
     patterns = [f"{session}/*.jsonl"] if re.fullmatch(r"[\w-]+", session) else []
     return [*patterns, f"../{PROJECT_ROOT}"]
+
+
+def select_sessions(paths: Sequence[str]) -> Sequence[str]:
+    """Return the chats, without those of subagents, which are one folder further down."""
+    return [path for path in paths if posixpath.basename(posixpath.dirname(posixpath.dirname(path))) != "chats"]
 
 
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
@@ -299,4 +303,13 @@ def _describe_answer(record: JsonObject, message: JsonObject) -> JsonObject:
     }
 
 
-FORMAT = ForeignFormat(name=NAME, title="Gemini CLI", detect=detect, read=read, find_related=find_related)
+FORMAT = ForeignFormat(
+    name=NAME,
+    title="Gemini CLI",
+    detect=detect,
+    read=read,
+    find_related=find_related,
+    select_sessions=select_sessions,
+    write=write_gemini_session,
+    settings_file=PROJECTS,
+)

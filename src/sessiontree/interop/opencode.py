@@ -35,6 +35,7 @@ from sessiontree.interop.base import (
 )
 from sessiontree.interop.branches import choose_branch_name
 from sessiontree.interop.opencode_database import OpencodeSession, get_id, load_session
+from sessiontree.interop.opencode_writer import write_opencode_session
 
 NAME = "opencode"
 KNOWN_VERSIONS = ("0", "1")
@@ -127,6 +128,7 @@ class _SessionReader:
             started=get_object(info, "time").get("created"),
         )
         self._builder.title = coerce_string(info.get("title")) or None
+        self._builder.part_of = coerce_string(info.get("parentID")) or None
         self._heads: dict[str, EntryId | None] = {MAIN: None}
         self._ends: dict[str, EntryId | None] = {}
         """The last entry of each message: the result of its last call, if it has any."""
@@ -392,4 +394,4 @@ def _read_stop(info: JsonObject, content: list[JsonObject]) -> JsonObject:
     return {"stopReason": "length", "errorMessage": text}
 
 
-FORMAT = ForeignFormat(name=NAME, title="opencode", detect=detect, read=read)
+FORMAT = ForeignFormat(name=NAME, title="opencode", detect=detect, read=read, write=write_opencode_session)

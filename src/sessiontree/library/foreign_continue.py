@@ -35,6 +35,8 @@ class ContinuedSession(Struct, frozen=True, kw_only=True):
     id: str
     file: str
     command: list[str]
+    import_command: list[str]
+    """The command to run before, if the program does not find the file by itself."""
     cwd: str
     """The folder in which to run the command."""
     omitted: list[Omission]
@@ -74,7 +76,12 @@ def continue_session(session: Session, program: str, *, at: Place = "HEAD", cwd:
     for entry in written.json_entries:
         _add_json_entry(os.path.join(home, entry.path), entry)
     return ContinuedSession(
-        id=written.id, file=files[0], command=list(written.command), cwd=where, omitted=list(written.omitted)
+        id=written.id,
+        file=files[0],
+        command=list(written.command),
+        import_command=[*written.import_command, os.path.abspath(files[0])] if written.import_command else [],
+        cwd=where,
+        omitted=list(written.omitted),
     )
 
 
@@ -91,8 +98,19 @@ def write_session(session: Session, program: str, leaf: EntryId | None, id: str,
         now=time.time_ns() // 1_000_000,
         title=session.name,
         original=_find_original(session, format),
+        settings=_read_settings(format),
     )
     return format.write(request)
+
+
+def _read_settings(format: ForeignFormat) -> object:
+    """Return the settings of a program that its writer needs; `None` if there are none."""
+    if format.settings_file is None:
+        return None
+    try:
+        return read_json(read_regular_file(os.path.join(get_program_home(format.name), format.settings_file)))
+    except OSError:
+        return None
 
 
 def _find_original(session: Session, format: ForeignFormat) -> bytes | None:
@@ -121,7 +139,9 @@ def _continue_in_pi(session: Session, leaf: EntryId | None, cwd: str) -> Continu
     make_private_directory(folder)
     with catalog.fork(session, at=None if leaf is None else session.tree[leaf], dir=folder) as forked:
         file = forked.location
-        return ContinuedSession(id=forked.id, file=file, command=["pi", "--session", file], cwd=cwd, omitted=[])
+        return ContinuedSession(
+            id=forked.id, file=file, command=["pi", "--session", file], import_command=[], cwd=cwd, omitted=[]
+        )
 
 
 def _add_json_entry(path: str, entry: JsonEntry) -> None:
