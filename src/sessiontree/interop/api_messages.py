@@ -13,7 +13,7 @@ from sessiontree.convert.base import ApiKind
 from sessiontree.convert.openai_chat import from_openai
 from sessiontree.convert.openai_responses import from_openai_responses
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import complete_usage, is_object, iter_blocks
+from sessiontree.core.messages import coerce_string, complete_usage, is_object, iter_blocks
 from sessiontree.errors import InvalidOperation
 
 CONVERTERS = {
@@ -75,8 +75,8 @@ def group_items(items: Sequence[JsonObject]) -> list[list[int]]:
     groups: list[list[int]] = []
     in_answer = False
     for index, item in enumerate(items):
-        kind, role = item.get("type"), item.get("role")
-        is_answer = role == "assistant" or (kind not in (None, "message") and kind not in INPUT_TYPES)
+        kind, role = coerce_string(item.get("type")), item.get("role")
+        is_answer = role == "assistant" or kind not in ("", "message", *INPUT_TYPES)
         if is_answer and in_answer:
             groups[-1].append(index)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Container, Mapping
 
-from sessiontree.core.places import check_branch_name, find_free_name
+from sessiontree.core.place_names import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation
 
 MAX_LENGTH = 40

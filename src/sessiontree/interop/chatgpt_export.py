@@ -224,7 +224,7 @@ _KNOWN_KEYS = frozenset({"id", "create_time"})
 def _build_answer(message: JsonObject, blocks: list[JsonObject]) -> JsonObject:
     metadata = get_object(message, "metadata")
     has_calls = any(block["type"] == "toolCall" for block in blocks)
-    is_cut_off = get_object(metadata, "finish_details").get("type") in CUT_OFF
+    is_cut_off = coerce_string(get_object(metadata, "finish_details").get("type")) in CUT_OFF
     return {
         "role": "assistant",
         "content": blocks,

@@ -72,7 +72,7 @@ class _ConversationReader:
         is_tree = any("parent_message_uuid" in message for message in self._messages.values())
         previous: str | None = None
         for id, message in self._messages.items():
-            parent = message.get("parent_message_uuid")
+            parent = coerce_string(message.get("parent_message_uuid"))
             # The parent of the first message is a constant that no message has.
             parents[id] = (parent if parent in self._messages else None) if is_tree else previous
             previous = id

@@ -262,9 +262,9 @@ def _list_parts(record: JsonObject) -> list[object]:
         if is_object(thought):
             subject, text = coerce_string(thought.get("subject")), coerce_string(thought.get("description"))
             parts.insert(0, {"text": f"**{subject}** {text}" if subject else text, "thought": True})
-    said = {get_object(part, "functionCall").get("id") for part in parts if is_object(part)}
+    said = {coerce_string(get_object(part, "functionCall").get("id")) for part in parts if is_object(part)}
     for call in _list_calls(record):
-        if call.get("id") not in said:
+        if coerce_string(call.get("id")) not in said:
             function = {"id": call.get("id"), "name": call.get("name"), "args": get_object(call, "args")}
             parts.append({"functionCall": function})
     return parts
@@ -274,10 +274,10 @@ def _list_calls(record: JsonObject) -> list[JsonObject]:
     """Return the tool calls of an answer; those that only its content has are without results."""
     calls, content = record.get("toolCalls"), record.get("content")
     listed = [call for call in calls if is_object(call)] if is_list(calls) else []
-    known = {call.get("id") for call in listed}
+    known = {coerce_string(call.get("id")) for call in listed}
     for part in content if is_list(content) else ():
         call = get_object(part, "functionCall")
-        if call and call.get("id") not in known:
+        if call and coerce_string(call.get("id")) not in known:
             listed.append(call)
     return listed
 

@@ -78,9 +78,9 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
 
 
 def _is_message(record: JsonObject) -> bool:
-    return (record.get("role") in ROLES and ("content" in record or "tool_calls" in record)) or (
-        record.get("type") in ITEM_TYPES
-    )
+    if coerce_string(record.get("type")) in ITEM_TYPES:
+        return True
+    return coerce_string(record.get("role")) in ROLES and ("content" in record or "tool_calls" in record)
 
 
 def _find_messages(document: object) -> list[object] | None:
@@ -95,14 +95,14 @@ def _find_messages(document: object) -> list[object] | None:
 
 def find_api(request: JsonObject, messages: Sequence[object]) -> str:
     """Return the API whose form messages have. Plain text has the same form in all of them."""
-    kinds: set[object] = set()
+    kinds: set[str] = set()
     for message in messages:
         if is_object(message):
-            kinds.add(message.get("type"))
+            kinds.add(coerce_string(message.get("type")))
             content = message.get("content")
             for block in content if is_list(content) else ():
                 if is_object(block):
-                    kinds.add("source" if "source" in block else block.get("type"))
+                    kinds.add("source" if "source" in block else coerce_string(block.get("type")))
     if kinds & (ITEM_TYPES | ITEM_PARTS) or "input" in request:
         return ApiKind.OPENAI_RESPONSES
     if kinds & (ANTHROPIC_BLOCKS | {"source"}) or "system" in request:

@@ -34,7 +34,7 @@ from sessiontree.interop.base import (
     get_object,
 )
 from sessiontree.interop.branches import choose_branch_name
-from sessiontree.interop.opencode_database import OpencodeSession, get_id, load_session
+from sessiontree.interop.opencode_database import OpencodeSession, get_id, iter_text_rows, load_session
 from sessiontree.interop.opencode_writer import write_opencode_session
 
 NAME = "opencode"
@@ -64,7 +64,7 @@ def detect(head: FileHead) -> bool:
 
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
     """Yield the session of an export, or every session of a database with its subagents."""
-    rows = list(file.iter_rows("session"))
+    rows = list(iter_text_rows(file, "session"))
     if not rows:
         if not next(file.iter_lines(), b"").startswith(b"SQLite format 3"):  # a database may be empty
             yield _SessionReader(_parse_export(file), {}).build()

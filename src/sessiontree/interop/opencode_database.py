@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
@@ -25,11 +25,19 @@ class OpencodeSession(Struct, frozen=True):
     """How many messages could not be read."""
 
 
+def iter_text_rows(file: ForeignFile, table: str, **equal: str) -> Iterator[JsonObject]:
+    """Yield the rows of a table. It has no binary columns: bytes are damaged text."""
+    for row in file.iter_rows(table, **equal):
+        yield {
+            name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in row.items()
+        }
+
+
 def load_session(file: ForeignFile, row: JsonObject) -> OpencodeSession:
     """Return the session of a row of the session table."""
     id = coerce_string(row.get("id"))
     parts: dict[str, list[JsonObject]] = {}
-    for part in file.iter_rows("part", session_id=id):
+    for part in iter_text_rows(file, "part", session_id=id):
         names = {"id": part.get("id"), "sessionID": id, "messageID": part.get("message_id")}
         parts.setdefault(coerce_string(part.get("message_id")), []).append({**_read_column(part, "data"), **names})
     messages: list[JsonObject] = [
@@ -37,7 +45,7 @@ def load_session(file: ForeignFile, row: JsonObject) -> OpencodeSession:
             "info": {**_read_column(message, "data"), "id": message.get("id"), "sessionID": id},
             "parts": sorted(parts.get(coerce_string(message.get("id")), ()), key=get_id),
         }
-        for message in file.iter_rows("message", session_id=id)
+        for message in iter_text_rows(file, "message", session_id=id)
     ]
     messages.sort(key=lambda message: get_id(message["info"]))
     removed, parents = _recover_removed(file, id, {get_id(message["info"]) for message in messages})
@@ -78,29 +86,34 @@ def _recover_removed(
     file: ForeignFile, session: str, existing: set[str]
 ) -> tuple[dict[str, JsonObject], dict[str, str | None]]:
     """Return the deleted messages of a session from its event log, and the message before each of them."""
-    gone = {
-        coerce_string(_read_column(event, "data").get("messageID"))
-        for event in file.iter_rows("event", aggregate_id=session)
-        if coerce_string(event.get("type")).startswith("message.removed.")
-    } - existing
+    gone = (
+        {
+            coerce_string(_read_column(event, "data").get("messageID"))
+            for event in iter_text_rows(file, "event", aggregate_id=session)
+            if coerce_string(event.get("type")).startswith("message.removed.")
+        }
+        - existing
+        - {""}
+    )
     removed: dict[str, JsonObject] = {}
     parents: dict[str, str | None] = {}
     live = set(existing)
     parts: dict[str, dict[str, JsonObject]] = {}
-    for event in file.iter_rows("event", aggregate_id=session) if gone else ():
+    for event in iter_text_rows(file, "event", aggregate_id=session) if gone else ():
         kind, data = coerce_string(event.get("type")), _read_column(event, "data")
         part, info = get_object(data, "part"), get_object(data, "info")
+        owner = coerce_string(part.get("messageID", data.get("messageID")))
         if kind.startswith("message.updated.") and (id := get_id(info)) in gone:
             if id not in removed:
                 parents[id] = max((other for other in live if other < id), default=None)
                 live.add(id)
             removed[id] = info
-        elif kind.startswith("message.part.updated.") and part.get("messageID") in gone:
-            parts.setdefault(coerce_string(part["messageID"]), {})[get_id(part)] = part
-        elif kind.startswith("message.part.removed.") and data.get("messageID") in gone:
-            parts.get(coerce_string(data["messageID"]), {}).pop(coerce_string(data.get("partID")), None)
+        elif kind.startswith("message.part.updated.") and owner in gone:
+            parts.setdefault(owner, {})[get_id(part)] = part
+        elif kind.startswith("message.part.removed."):
+            parts.get(owner, {}).pop(coerce_string(data.get("partID")), None)
         elif kind.startswith("message.removed."):
-            live.discard(coerce_string(data.get("messageID")))
+            live.discard(owner)
     messages = {
         id: {"info": info, "parts": sorted(parts.get(id, {}).values(), key=get_id)} for id, info in removed.items()
     }
