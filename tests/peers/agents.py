@@ -1,4 +1,4 @@
-"""The real Claude Code and Codex, from npm, in a network namespace whose only way out is a model on the loopback."""
+"""The real coding agents, from npm, in a network namespace whose only way out is a model on the loopback."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from sessiontree.convert.anthropic_messages import from_anthropic
+from sessiontree.convert.gemini import from_gemini
+from sessiontree.convert.openai_chat import from_openai
 from sessiontree.convert.openai_responses import from_openai_responses
 from tests.interop.conformance import Plain, merge, simplify
 from tests.peers.fetch_pi import NPM_SECONDS, FetchError, NodeMissing
 from tests.peers.loopback_model import COMMAND_SECONDS, PORT
 
-PACKAGES = {"@anthropic-ai/claude-code": "2.1.326", "@openai/codex": "0.169.0"}
+PACKAGES = {
+    "@anthropic-ai/claude-code": "2.1.326",
+    "@openai/codex": "0.169.0",
+    "opencode-ai": "1.18.33",
+    "@google/gemini-cli": "0.61.0",
+}
 CODEX_CONFIG = f"""\
 model = "loop"
 model_provider = "loop"
@@ -29,6 +36,37 @@ base_url = "http://127.0.0.1:{PORT}/v1"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
 """
+
+
+OPENCODE_IMPORT = ["opencode", "import"]
+OPENCODE_CONFIG = {
+    "autoupdate": False,
+    "share": "disabled",
+    "model": "loop/loop",
+    "small_model": "loop/loop",
+    "provider": {
+        "loop": {
+            "npm": "@ai-sdk/openai-compatible",
+            "name": "loop",
+            "options": {"baseURL": f"http://127.0.0.1:{PORT}/v1", "apiKey": "none"},
+            "models": {
+                "loop": {
+                    "name": "loop",
+                    "attachment": True,
+                    "tool_call": True,
+                    "modalities": {"input": ["text", "image"], "output": ["text"]},
+                    "limit": {"context": 200000, "output": 8000},
+                }
+            },
+        }
+    },
+}
+GEMINI_SETTINGS = {
+    "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+    "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+    "privacy": {"usageStatisticsEnabled": False},
+    "telemetry": {"enabled": False},
+}
 
 
 def fetch_agents(scratch: Path) -> Path:
@@ -51,8 +89,9 @@ def fetch_agents(scratch: Path) -> Path:
             raise FetchError(f"npm install took longer than {NPM_SECONDS} s.") from None
         if done.returncode != 0:
             raise FetchError(f"npm install of {', '.join(specs)} failed.")
-        claude = work / "node_modules/@anthropic-ai/claude-code"  # its script selects the program for this machine
-        subprocess.run([node, "install.cjs"], cwd=claude, capture_output=True, timeout=NPM_SECONDS, check=False)
+        for folder, script in (("@anthropic-ai/claude-code", "install.cjs"), ("opencode-ai", "postinstall.mjs")):
+            place = work / "node_modules" / folder  # the script selects the program for this machine
+            subprocess.run([node, script], cwd=place, capture_output=True, timeout=NPM_SECONDS, check=False)
         work.rename(final)
     return final
 
@@ -72,6 +111,12 @@ class Agents:
         accepted = {"hasTrustDialogAccepted": True}
         settings = {"hasCompletedOnboarding": True, "projects": {str(self.project): accepted}}
         (self.home / ".claude.json").write_text(json.dumps(settings))
+        for name, config in (
+            (".config/opencode/opencode.json", OPENCODE_CONFIG),
+            (".gemini/settings.json", GEMINI_SETTINGS),
+        ):
+            (self.home / name).parent.mkdir(parents=True)
+            (self.home / name).write_text(json.dumps(config))
 
     def run(self, commands: list[tuple[str, list[str]]]) -> list[list[Plain]]:
         """Run commands, each of a program, and return what each of them sent to the model, in plain form."""
@@ -81,6 +126,11 @@ class Agents:
             "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{PORT}",
             "ANTHROPIC_API_KEY": "none",
             "OPENAI_API_KEY": "none",
+            "GEMINI_API_KEY": "none",
+            "GOOGLE_GEMINI_BASE_URL": f"http://127.0.0.1:{PORT}",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "NO_BROWSER": "1",
             "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
@@ -95,20 +145,32 @@ class Agents:
             timeout=COMMAND_SECONDS * (len(jobs) + 1),
         )
         results = json.loads(log.read_text())
-        return [describe_requests(program, result) for (program, _), result in zip(commands, results, strict=True)]
+        return [
+            describe_requests(program, result)
+            for (program, argv), result in zip(commands, results, strict=True)
+            if argv[:2] != OPENCODE_IMPORT
+        ]
 
 
 def describe_requests(program: str, result: Any) -> list[Plain]:
     """Return the messages of the first request of a conversation."""
-    if program == "claude":
-        bodies = [one["body"] for one in result["requests"] if "/messages" in one["path"] and one["body"].get("tools")]
-        assert bodies, result["said"]
-        messages = from_anthropic(bodies[0]["messages"])
-    else:
-        bodies = [one["body"] for one in result["requests"] if "/responses" in one["path"]]
-        assert bodies, result["said"]
-        items = [item for item in bodies[0]["input"] if item.get("role") not in ("developer", "system")]
-        messages = from_openai_responses([{key: item[key] for key in item if key != "id"} for item in items])
+    path = {"claude": "/messages", "codex": "/responses", "opencode": "/chat/completions", "gemini": "enerateContent"}
+    requests = [one["body"] for one in result["requests"] if path[program] in one["path"]]
+    bodies = [body for body in requests if program == "codex" or body.get("tools")]  # others make titles
+    assert bodies, result["said"]
+    match program:
+        case "claude":
+            messages = from_anthropic(bodies[0]["messages"])
+        case "codex":
+            items = [item for item in bodies[0]["input"] if item.get("role") not in ("developer", "system")]
+            messages = from_openai_responses([{key: item[key] for key in item if key != "id"} for item in items])
+        case "opencode":
+            messages = from_openai(message for message in bodies[0]["messages"] if message["role"] != "system")
+            for body in messages:  # `opencode run` puts quotes around its argument
+                content = body.message["content"]
+                body.message["content"] = content.strip('"') if isinstance(content, str) else content
+        case _:
+            messages = from_gemini(bodies[0]["contents"])
     return merge(simplify(body.message for body in messages))
 
 
@@ -116,5 +178,10 @@ def build_prompt_command(program: str, prompt: str, session: str | None = None) 
     """Return the command that asks a program, in a new session or in one that it resumes."""
     if program == "claude":
         return ["claude", *(["--resume", session] if session else []), "-p", prompt]
+    if program == "opencode":
+        return ["opencode", "run", "--model", "loop/loop", *(["--session", session] if session else []), prompt]
+    if program == "gemini":
+        resume = ["--resume", session] if session else []
+        return ["gemini", "-m", "gemini-2.5-flash", "-y", *resume, "-p", prompt]
     resume = ["resume", session] if session else []
     return ["codex", "exec", "--skip-git-repo-check", *resume, prompt]

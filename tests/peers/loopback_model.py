@@ -1,8 +1,8 @@
 """A model on the loopback interface that answers every request with a short text, and logs the requests.
 
-It speaks the protocols of Anthropic Messages and OpenAI Responses, streamed and whole. Run it in a network namespace:
-`python loopback_model.py LOG COMMANDS.json` brings the loopback interface up, runs the commands one after the other,
-and writes to LOG, as JSON, the bodies of the requests that each of them made.
+It speaks the protocols of Anthropic Messages, OpenAI Responses, OpenAI Chat and Gemini, streamed and whole. Run it in a
+network namespace: `python loopback_model.py LOG COMMANDS.json` brings the loopback interface up, runs the commands one
+after the other, and writes to LOG, as JSON, the bodies of the requests that each of them made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ModelHandler(BaseHTTPRequestHandler):
         self.send_body(b'{"data":[],"models":[]}', "application/json")
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        raw = self.read_body()
         try:
             body = json.loads(raw)
         except ValueError:
@@ -41,8 +41,22 @@ class ModelHandler(BaseHTTPRequestHandler):
             self.answer(body, build_anthropic_message(), build_anthropic_events())
         elif "/responses" in self.path:
             self.answer(body, build_response(), build_response_events())
+        elif "/chat/completions" in self.path:
+            self.send_chat(bool(body.get("stream")))
+        elif "enerateContent" in self.path:
+            self.send_gemini("stream" in self.path)
         else:
             self.send_body(b"{}", "application/json")
+
+    def read_body(self) -> bytes:
+        if self.headers.get("transfer-encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("content-length", 0)))
+        chunks: list[bytes] = []
+        while size := int(self.rfile.readline().strip() or b"0", 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
 
     def answer(self, body: dict[str, Any], whole: dict[str, Any], events: list[dict[str, Any]]) -> None:
         if not body.get("stream"):
@@ -50,6 +64,31 @@ class ModelHandler(BaseHTTPRequestHandler):
             return
         lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events]
         self.send_body("".join(lines).encode(), "text/event-stream")
+
+    def send_chat(self, is_streamed: bool) -> None:
+        choice = {"index": 0, "finish_reason": "stop"}
+        answer = {"role": "assistant", "content": get_answer()}
+        whole = {
+            "id": "chat",
+            "object": "chat.completion.chunk" if is_streamed else "chat.completion",
+            "created": 1,
+            "model": "loop",
+            "choices": [{**choice, "delta" if is_streamed else "message": answer}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+        if is_streamed:
+            self.send_body(f"data: {json.dumps(whole)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream")
+        else:
+            self.send_body(json.dumps(whole).encode(), "application/json")
+
+    def send_gemini(self, is_streamed: bool) -> None:
+        content = {"role": "model", "parts": [{"text": get_answer()}]}
+        usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        whole = {"candidates": [{"content": content, "index": 0, "finishReason": "STOP"}], "usageMetadata": usage}
+        if is_streamed:
+            self.send_body(f"data: {json.dumps(whole)}\n\n".encode(), "text/event-stream")
+        else:
+            self.send_body(json.dumps(whole).encode(), "application/json")
 
     def send_body(self, data: bytes, kind: str) -> None:
         self.send_response(200)

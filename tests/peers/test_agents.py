@@ -1,4 +1,4 @@
-"""Sessions travel between sessiontree and the real Claude Code and Codex, which get what our context says.
+"""Sessions travel between sessiontree and the real coding agents, which get what our context says.
 
 Run by `make test-peers`. The programs run in a network namespace, so nothing leaves the machine.
 """
@@ -21,7 +21,7 @@ from tests.peers.fetch_pi import NodeMissing
 pytestmark = pytest.mark.peers
 
 SCRATCH = Path(__file__).parents[2] / ".peers"
-PROGRAMS = ("claude", "codex")
+PROGRAMS = ("claude", "codex", "opencode", "gemini")
 NOW = {"role": "user", "text": "and now?"}
 PICTURE = {
     "type": "image",
@@ -48,32 +48,44 @@ def describe(session: st.Session) -> list[Plain]:
     return merge(simplify(build_context(session.tree, session.heads.leaf).to_llm()))
 
 
+def reshape(program: str, messages: list[Plain]) -> list[Plain]:
+    """Return messages as a program sends them; see the table of differences in docs/interop.md."""
+    shaped: list[Plain] = []
+    for message in messages:
+        if program == "opencode" and message["role"] == "tool" and "images" in message:
+            shaped.append({key: value for key, value in message.items() if key != "images"})
+            shaped.append({"role": "user", "text": "Attached media from tool result:", "images": message["images"]})
+        else:
+            shaped.append(message)
+    return shaped
+
+
 def resume_all(agents: Agents, sessions: dict[str, st.Session]) -> dict[str, list[Plain]]:
-    """Continue sessions in both programs, and return what each of them sent."""
+    """Continue sessions in every program, and return what each of them sent."""
     cases = [(name, program) for name in sessions for program in PROGRAMS]
     written = [continue_session(sessions[name], program, cwd=str(agents.project)) for name, program in cases]
-    commands = [
-        (program, build_prompt_command(program, "and now?", one.id))
-        for (_, program), one in zip(cases, written, strict=True)
-    ]
+    commands: list[tuple[str, list[str]]] = []
+    for (_, program), one in zip(cases, written, strict=True):
+        commands += [(program, one.import_command)] if one.import_command else []
+        commands.append((program, build_prompt_command(program, "and now?", one.id)))
     sent = agents.run(commands)
     return {f"{name} in {program}": found for (name, program), found in zip(cases, sent, strict=True)}
 
 
 def test_recorded_sessions_branch_here_and_continue_in_each_program(agents: Agents) -> None:
-    agents.run([(program, build_prompt_command(program, "Question one")) for program in PROGRAMS])
+    agents.run([(program, build_prompt_command(program, "Question")) for program in PROGRAMS])
     sessions: dict[str, st.Session] = {}
     for program in PROGRAMS:
         [result] = import_sessions(program)
         session = sessions[program] = st.open(result.session)
-        assert describe(session)[0] == {"role": "user", "text": "Question one"}
+        assert describe(session)[0] == {"role": "user", "text": "Question"}
         session.append(st.user("Question two, of ours"))
         session.append(st.assistant("Answer two, of ours", model="m", provider="p"))
 
     sent = resume_all(agents, sessions)
 
     for name, found in sent.items():
-        assert found == [*describe(sessions[name.split()[0]]), NOW], name
+        assert found == [*reshape(name.split()[-1], describe(sessions[name.split()[0]])), NOW], name
 
 
 def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
@@ -96,7 +108,7 @@ def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
 
     assert answer.text == "A dot."
     for program in PROGRAMS:
-        assert sent[f"ours in {program}"] == [*describe(session), NOW]
+        assert sent[f"ours in {program}"] == [*reshape(program, describe(session)), NOW]
         summary, *rest = sent[f"compacted in {program}"]
         assert "They talked." in summary["text"]
         assert rest == [*describe(compacted)[1:], NOW]
@@ -111,4 +123,4 @@ def test_every_recorded_fixture_is_resumed_with_our_context(agents: Agents) -> N
     sent = resume_all(agents, sessions)
 
     for name, found in sent.items():
-        assert found == [*describe(sessions[name.split()[0]]), NOW], name
+        assert found == [*reshape(name.split()[-1], describe(sessions[name.split()[0]])), NOW], name
