@@ -1,5 +1,7 @@
 """The logs of `llm`: threads over a tree of messages, and the responses of older versions."""
 
+import json
+
 import pytest
 
 from sessiontree.export.snapshot import Snapshot, read_snapshot
@@ -98,3 +100,12 @@ def test_the_id_of_a_turn_names_its_answer() -> None:
 
     aliases = [entry for entry in snapshot.tree.entries if entry.type == "alias"]
     assert [snapshot.tree[alias.parent or ""].role for alias in aliases] == ["assistant", "assistant"]
+
+
+@BOTH
+def test_the_original_of_a_conversation_is_its_own_rows(path: object) -> None:
+    conversation, _ = find(path, "What is this?")
+
+    original = json.loads(conversation.original or b"")
+    assert "Question one" not in json.dumps(original)
+    assert original["attachments"][0]["content"].startswith("iVBORw0KGgo")

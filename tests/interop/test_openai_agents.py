@@ -78,3 +78,10 @@ def test_an_item_that_cannot_be_read_is_kept() -> None:
 
 def test_other_databases_are_not_detected() -> None:
     assert not openai_agents.detect(FileHead(name="a.db", tables={"agent_sessions": ["session_id"]}))
+
+
+def test_the_original_of_a_session_is_its_own_rows() -> None:
+    original = json.loads(read_file(SESSIONS)[1].original or b"")
+
+    assert [row["session_id"] for row in original["agent_sessions"]] == ["chat-2"]
+    assert {row["session_id"] for row in original["agent_messages"]} == {"chat-2"}

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import sessiontree as st
 from sessiontree.errors import StoreError
 from sessiontree.library.foreign_databases import open_database
+from sessiontree.library.foreign_import import import_sessions
+from tests.interop.conformance import FIXTURES
 
 
 @pytest.fixture
@@ -82,3 +85,20 @@ def test_a_missing_database_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         open_database(str(tmp_path / "gone.db"))
     assert list_names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["llm/threads", "openai-agents/branches", "opencode/subagent/opencode.db"])
+def test_a_database_is_imported_once_and_stays_alone(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "x.db")) as connection:
+        connection.executescript((FIXTURES / f"{name}.sql").read_text())
+        connection.execute("pragma journal_mode = wal")
+
+    first, second = (list(import_sessions(str(folder / "x.db"), into=str(tmp_path / "own"))) for _ in range(2))
+
+    assert {result.state for result in first} == {"imported"}
+    assert {result.state for result in second} == {"same"}
+    assert list_names(folder) == ["x.db"]
+    with st.open(f"{folder / 'x.db'}#{first[0].session}") as session:
+        assert session.id == first[0].session

@@ -23,6 +23,7 @@ from sessiontree.interop.base import (
     read_json,
 )
 from sessiontree.interop.branches import choose_branch_name
+from sessiontree.interop.row_recorder import RowRecorder
 
 NAME = "llm"
 
@@ -59,7 +60,7 @@ class _LogReader:
     """What both kinds of logs share."""
 
     def __init__(self, file: ForeignFile, id: str, name: object, started: object) -> None:
-        self._file = file
+        self._file = RowRecorder(file)
         self._builder = ConversationBuilder(NAME, id, started=started)
         self._builder.title = coerce_string(name).strip() or None
 
@@ -145,7 +146,7 @@ class _ThreadReader(_LogReader):
         self._turns: dict[str, JsonObject] = {}
         """The model call that ended with each message."""
         for thread in threads:
-            for turn in file.iter_rows("turns", thread_id=coerce_string(thread.get("id"))):
+            for turn in self._file.iter_rows("turns", thread_id=coerce_string(thread.get("id"))):
                 self._turns.setdefault(coerce_string(turn.get("tip_message_hash")), turn)
 
     def build(self) -> Conversation:
@@ -155,7 +156,8 @@ class _ThreadReader(_LogReader):
             heads[name] = self._add_thread(thread, name)
         for turn in self._turns.values():
             self._builder.add_alias(coerce_string(turn.get("id")), coerce_string(turn.get("tip_message_hash")))
-        return self._builder.build(heads)
+        original = self._file.dump("threads", self._threads[0])
+        return self._builder.build(heads, original=original)
 
     def _add_thread(self, thread: JsonObject, branch: str) -> EntryId | None:
         """Add the messages of a thread that no earlier thread has, and return its leaf."""
@@ -258,17 +260,18 @@ class _ResponseReader(_LogReader):
 
     def __init__(self, file: ForeignFile, row: JsonObject) -> None:
         id = coerce_string(row.get("id"))
-        rows = list(file.iter_rows("responses", conversation_id=id))
+        first = next(file.iter_rows("responses", conversation_id=id), None)
+        super().__init__(file, id, row.get("name"), None if first is None else first.get("datetime_utc"))
+        self._row = row
+        rows = list(self._file.iter_rows("responses", conversation_id=id))
         self._responses = sorted(rows, key=lambda row: coerce_string(row.get("id")))
-        started = self._responses[0].get("datetime_utc") if self._responses else None
-        super().__init__(file, id, row.get("name"), started)
         self._system = ""
 
     def build(self) -> Conversation:
         leaf: EntryId | None = None
         for row in self._responses:
             leaf = self._add_response(row, leaf)
-        return self._builder.build({MAIN: leaf})
+        return self._builder.build({MAIN: leaf}, original=self._file.dump("conversations", self._row))
 
     def _add_response(self, row: JsonObject, parent: EntryId | None) -> EntryId | None:
         """Add a request, which has a system prompt, results and a prompt, and its response."""

@@ -20,6 +20,7 @@ from sessiontree.interop.base import (
     read_json,
 )
 from sessiontree.interop.branches import choose_branch_name
+from sessiontree.interop.row_recorder import RowRecorder
 
 NAME = "openai-agents"
 FAKE_ID = "__fake_id__"
@@ -41,7 +42,9 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
 class _SessionItems:
     """Builds the tree of one session. Branches of the database share the rows before they part."""
 
-    def __init__(self, file: ForeignFile, row: JsonObject) -> None:
+    def __init__(self, source: ForeignFile, row: JsonObject) -> None:
+        self._row = row
+        self._file = file = RowRecorder(source)
         self._id = coerce_string(row.get("session_id"))
         self._builder = ConversationBuilder(NAME, self._id, started=row.get("created_at"))
         self._rows = {item.get("id"): item for item in file.iter_rows("agent_messages", session_id=self._id)}
@@ -66,7 +69,7 @@ class _SessionItems:
         for name, rows in self._paths.items():
             branch = name if name == MAIN else choose_branch_name(name, heads)
             heads[branch] = self._add_path(name, branch, [row for row in rows if row in self._rows])
-        return self._builder.build(heads)
+        return self._builder.build(heads, original=self._file.dump("agent_sessions", self._row))
 
     def _add_path(self, name: str, branch: str, rows: list[object]) -> EntryId | None:
         items = [self._read_item(row) for row in rows]
