@@ -39,6 +39,7 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
     except NodeMissing as reason:
         pytest.skip(str(reason))
     running = Agents(found, tmp_path)
+    monkeypatch.chdir(tmp_path)  # exports for opencode go to the current folder
     monkeypatch.setenv("HOME", str(running.home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "own"))
     return running
