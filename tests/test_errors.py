@@ -32,10 +32,12 @@ from sessiontree.errors import (
     describe_validation_error,
 )
 from sessiontree.extensions.project_trust import ExtensionError
+from sessiontree.files.git_command import SnapshotError, SnapshotsUnavailable
 from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
+from sessiontree.session.state import NeedsEarlierLines
 from sessiontree.swarm.budget_enforcement import BudgetExhausted
 from sessiontree.swarm.scheduler import SwarmFailed
 
@@ -64,6 +66,9 @@ ONE_OF_EACH = [
     InvalidOutput("Answer", "a field is missing"),
     ExtensionError("mine", "it failed"),
     SwarmFailed("nobody is left"),
+    SnapshotError("git write-tree failed with code 128"),
+    SnapshotsUnavailable("no snapshots of /"),
+    NeedsEarlierLines("cannot use a.jsonl from a signal handler during a write"),
     BudgetExhausted("p:m", "the budget is used up: 3 of 2 tokens"),
 ]
 

@@ -184,6 +184,10 @@ def test_a_message_of_a_peer_may_lack_content_but_a_new_one_may_not():
             {"input": 6, "output": 5, "cacheRead": 4},
         ),
         (
+            {"input": 1, "output": 2, "cacheRead": 3, "cacheWrite": 4, "totalTokens": 10, "service_tier": "standard"},
+            {"input": 1, "output": 2, "cacheRead": 3, "cacheWrite": 4, "totalTokens": 10},
+        ),
+        (
             {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 3, "service_tier": "standard"},
             {"input": 1, "output": 2, "cacheRead": 3},
         ),
@@ -191,6 +195,8 @@ def test_a_message_of_a_peer_may_lack_content_but_a_new_one_may_not():
 )
 def test_usage_of_other_programs_is_converted(given, stored):
     assert check_usage(given) == stored
+    message = {"role": "assistant", "content": "hi", "usage": given}
+    assert check_message(message) == {**message, "usage": stored}
 
 
 @pytest.mark.parametrize(

@@ -443,3 +443,7 @@ def test_the_end_of_a_chain_is_a_leaf_and_a_label_on_it_is_not():
     tree.add(entry("l", "d", Label(target="d", text="here")))
 
     assert tree.find_leaves() == ["c", "d"]
+
+
+def test_a_parent_that_comes_later_is_not_a_leaf():
+    assert hang("b<a", "a").find_leaves() == ["b"]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sessiontree.core.entries import read_raws
 from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.heads import Heads
+from sessiontree.core.messages import assistant
 from sessiontree.core.outline import FILTERS, build_outline
 from sessiontree.core.problems import ProblemScan, find_problems
 from sessiontree.core.tree import Tree
@@ -161,3 +162,11 @@ def test_a_drawing_can_start_inside_and_below_a_chain():
 
     for at, row in enumerate(whole):
         assert simplify(draw(tree, "m39", start=row[0])) == whole[at:]
+
+
+def test_a_leaf_that_the_filter_hides_is_noted_on_the_row_above_it():
+    tree = grow("a>b", b=assistant("hidden"))
+
+    (row,) = draw(tree, "b", "user-only", replay_heads(tree))
+
+    assert (row.id, row.active, row.active_hidden, row.branches_hidden) == ("a", False, True, ["main"])

@@ -89,6 +89,7 @@ def main() -> None:
             PLANTS[plant]()
     home = os.path.realpath(os.environ["SESSIONTREE_HOME"])
     sessions, index = os.path.join(home, "sessions") + os.sep, os.path.join(home, "index.db")
+    settings = os.path.join(home, "config.toml")
     happened: list[tuple[str, str]] = []
     watching = True
 
@@ -105,7 +106,8 @@ def main() -> None:
                     os.path.realpath(path).startswith(sessions) or os.path.realpath(path) == os.path.realpath(file)
                 )
                 cache = isinstance(path, str) and os.path.realpath(path).startswith(index)
-                if not is_own(path) and not cache and not (session and reads):
+                configuration = isinstance(path, str) and os.path.realpath(path) == settings
+                if not is_own(path) and not cache and not ((session or configuration) and reads):
                     happened.append((event, str(path)))
             elif event in ("exec", "compile"):
                 where = args[0].co_filename if event == "exec" else args[1]

@@ -291,7 +291,8 @@ def test_a_session_of_a_peer_is_loaded_as_a_whole_until_the_first_append() -> No
     assert load_whole(store).heads.leaf == session.heads.leaf
 
 
-def test_a_leaf_before_the_loaded_end_is_found() -> None:
+def test_a_leaf_before_the_loaded_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MAX_TAIL_SIZE", 4000)
     store = SmallBlocks()
     with Session.create(store, id="s") as session:
         session.append(user("one"))

@@ -102,15 +102,15 @@ COMMAND_GROUPS = {
     },
     "List and search": dict.fromkeys(("ls", "search"), "sessions"),
     "Archive and delete": dict.fromkeys(("archive", "delete"), "sessions"),
-    "Files of agents": dict.fromkeys(("files", "blame", "why"), "file_commands"),
-    "Files": {
+    "Project files": dict.fromkeys(("files", "blame", "why"), "file_commands"),
+    "Session files": {
         "fork": "edit",
         "migrate": "edit",
         "export": "export",
         "copy": "export",
         "verify": "export",
-        "import": "interop",
         "continue": "interop",
+        "import": "interop",
     },
     "Summarize and combine": dict.fromkeys(
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"

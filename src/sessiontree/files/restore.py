@@ -142,7 +142,7 @@ def restore(
                 outcome = _apply(store, interrupted, plan.changes)
             except OSError as error:
                 _complete(store, interrupted, "revert")
-                raise SnapshotNotApplied(f"no file was restored: {error}") from error
+                raise _SnapshotNotApplied(f"no file was restored: {error}") from error
             after = _record(snapshots, interrupted, parent, write_record, undoes=plan.undoes)
         return structs.replace(outcome, before=before, after=after, conflicts=(*plan.conflicts, *outcome.conflicts))
 
@@ -284,7 +284,7 @@ def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
         os.unlink(interrupted.journal)
-    except SnapshotNotApplied as error:
+    except _SnapshotNotApplied as error:
         os.unlink(interrupted.journal)
         raise SnapshotError(str(error)) from error
     finally:
@@ -325,7 +325,7 @@ def _is_locked(path: str) -> bool:
 # Files
 
 
-class SnapshotNotApplied(SessionTreeError):
+class _SnapshotNotApplied(SessionTreeError):
     """A restore failed before it changed any file."""
 
 
@@ -347,7 +347,7 @@ def _apply(store: SnapshotStore, restore: InterruptedRestore, changes: Sequence[
     except (OSError, SnapshotError) as error:
         for temporary in staged.values():
             _discard_bytes(temporary)
-        raise SnapshotNotApplied(f"no file was restored: {error}") from error
+        raise _SnapshotNotApplied(f"no file was restored: {error}") from error
     try:
         # Deletions first: a file may become a folder, and deeper paths come first for the opposite.
         for change in sorted(changes, key=lambda change: (change.target is not None, -change.path.count("/"))):

@@ -24,9 +24,14 @@ def encode_json(value: Any) -> bytes:
 
         plain = json.loads(json.dumps(msgspec.to_builtins(value)), parse_constant=lambda _: None)
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        return replace_invalid_text(text).encode()
     except RecursionError:
         raise ApiError(409, "the session contains a value that is nested too deeply", code="unreadable") from None
+
+
+def replace_invalid_text(text: str) -> str:
+    """Return a text with a replacement character for each lone surrogate, as responses have it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # Pages

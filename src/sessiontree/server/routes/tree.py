@@ -19,6 +19,7 @@ from sessiontree.core.entries import (
     BranchPoint,
     CustomMessage,
     Entry,
+    EntryId,
     JsonObject,
     Message,
 )
@@ -39,14 +40,21 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.outline import Filter, Outline
-from sessiontree.errors import InvalidOperation
+from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.server import schemas
 from sessiontree.server.app_state import Cursor, JsonResponse, Limit, ReadContext, RequestBody, WriteContext
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.openapi import describe_route
-from sessiontree.server.response_content import LAST_PAGE, HtmlCache, get_page, parse_offset, split_cursor
+from sessiontree.server.response_content import (
+    LAST_PAGE,
+    HtmlCache,
+    get_page,
+    parse_offset,
+    replace_invalid_text,
+    split_cursor,
+)
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import BranchInfo, Item, Session, compare, diff
 
@@ -54,6 +62,8 @@ router = APIRouter(prefix="/api/sessions/{id}")
 
 At = Annotated[str, Query(min_length=1, max_length=300)]
 DEFAULT_PLACE = "HEAD"
+INVALID = "\ufffd"
+"""The character that responses have in place of invalid Unicode."""
 MAX_RESULT_LENGTH = 10_000
 """Characters of a tool result in the row of its call. The row of the result contains all of it."""
 
@@ -107,7 +117,7 @@ def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
     """Return the entry at a place."""
     with call.read_session(id) as opened:
         tree = opened.session.tree
-        place = opened.session.resolve_place(entry)
+        place = resolve_place(opened.session, entry)
         if place is None:
             raise ApiError(404, "there is no entry before the root")
         found = tree[place]
@@ -120,6 +130,23 @@ def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
             depth=opened.get_depth(place),
         )
         return JsonResponse(answer, at=opened)
+
+
+def resolve_place(session: Session, place: str) -> EntryId | None:
+    """Return the entry that a request names."""
+    try:
+        return session.resolve_place(place)
+    except NotFound:
+        if (found := _find_respelled(session, place)) is None:
+            raise
+        return found
+
+
+def _find_respelled(session: Session, id: str) -> EntryId | None:
+    """Return the entry whose id has invalid Unicode and is given as responses spell it."""
+    if INVALID not in id:
+        return None
+    return next((entry.id for entry in session.tree.entries if replace_invalid_text(entry.id) == id), None)
 
 
 @router.get("/path", **describe_route(schemas.PathPage))
@@ -137,11 +164,11 @@ def get_path(
         session = opened.session
         start: int | None = 0
         if cursor is None or cursor == LAST_PAGE:
-            leaf = session.resolve_place(at)
+            leaf = resolve_place(session, at)
             start = 0 if cursor is None else None
         else:
             leaf, start = split_cursor(cursor)
-            leaf = session.tree[leaf].id if leaf else None
+            leaf = session.tree[_find_respelled(session, leaf) or leaf].id if leaf else None
         path = session.tree.path(leaf)
         first = max(0, len(path) - limit) if start is None else min(start, len(path))
         end = min(first + limit, len(path))
