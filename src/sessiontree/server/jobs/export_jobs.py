@@ -282,11 +282,14 @@ def main() -> None:
     ended = threading.Event()
     reporter = threading.Thread(target=_report_periodically, args=(status, ended, sys.stderr), daemon=True)
     reporter.start()
+    is_out_of_memory = False
     try:
         _write_export(order, status, sys.stdin.buffer, sys.stdout.buffer)
     except SessionTreeError as error:
         status.error, status.message = type(error).__name__, str(error)
     except MemoryError:
+        is_out_of_memory = True  # allocates nothing: the memory is free again only after this block
+    if is_out_of_memory:
         status.error, status.message = TOO_LARGE, f"the export exceeds {order.memory >> 20} MB of memory"
     ended.set()
     reporter.join()
