@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.files import restore
+from sessiontree.files.snapshot_store import get_stores_folder
 from sessiontree.hooks.events import Notice
 from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
@@ -74,14 +76,68 @@ async def test_moves_without_the_option_leave_the_files(session: Session, folder
 
 
 async def test_a_person_is_shown_the_preview_and_chooses(session: Session, folder: Path) -> None:
-    person = ScriptedUser("Yes, both", "No summary")
+    person = ScriptedUser("Conversation and files", "No summary")
     controller = await start(session, ui=person, host=FakeHost())
 
     await controller.submit(f"/tree {await find_second(controller)}")
 
     title, options = person.questions[0]
-    assert title == "Restore the files of this place? 1 file to change, 1 file to delete"
-    assert options[0] == "No, only the conversation"
+    assert title == "What should move? 1 file to change, 1 file to delete"
+    assert options[0] == "Conversation"
+    assert (folder / "a").read_text() == "1\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "moves"),
+    [("Conversation", "1\n", True), ("and files", "2\n", True), ("Files only", "2\n", False)],
+)
+async def test_undo_asks_a_person_what_to_move(
+    session: Session, folder: Path, answer: str, text: str, moves: bool
+) -> None:
+    controller = await start(session, ui=ScriptedUser(answer), host=FakeHost())
+    leaf = controller.branch.leaf
+    await controller.navigate(await find_second(controller), files="both")
+
+    await controller.submit("/undo")
+
+    assert (folder / "a").read_text() == text
+    assert (controller.branch.leaf == leaf) is moves
+
+
+async def test_switch_to_the_files_of_a_branch_alone(session: Session, folder: Path) -> None:
+    controller = await start(session, ui=ScriptedUser("Files only", "Files only"), host=FakeHost())
+    await controller.submit(f"/branch-here other {await find_second(controller)}")
+    await controller.submit("/tree HEAD --files-only")
+
+    done = await controller.submit("/switch main")
+
+    assert done.text == "Restored 2 files."
+    assert controller.branch.name == "other"
+    assert (folder / "a").read_text() == "2\n"
+
+
+async def test_missing_snapshots_are_reported_and_the_conversation_moves(session: Session, folder: Path) -> None:
+    person = ScriptedUser("No summary")
+    controller = await start(session, ui=person, host=FakeHost())
+    leaf, warnings = controller.branch.leaf, []
+    person.notify = lambda text, level="info": warnings.append((level, text))
+    shutil.rmtree(get_stores_folder())
+
+    await controller.submit(f"/tree {await find_second(controller)}")
+
+    assert warnings == [("warning", "files cannot be restored: the snapshots of this session are not on this machine")]
+    assert controller.branch.leaf != leaf
+
+
+async def test_a_conflict_is_restored_by_name_with_a_switch(session: Session, folder: Path) -> None:
+    controller = await start(session)
+    await controller.submit(f"/branch-here other {await find_second(controller)}")
+    (folder / "a").write_text("mine\n")
+
+    outcome = await controller.switch("other", files="files", take=["a"])
+
+    assert outcome.files is not None
+    assert outcome.files.conflicts == ()
     assert (folder / "a").read_text() == "1\n"
 
 

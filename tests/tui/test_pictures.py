@@ -225,3 +225,17 @@ async def test_the_session_picker_matches_its_picture(running: Running, project:
         await app.press("ctrl+r")
         await app.wait_for_text("with a dict", "Which tests", "A cache, or a dict?")
         await check(app, "sessions", size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_files_dialog_matches_its_picture(running: Running, project: Path, size: tuple[int, int]) -> None:
+    (project / "prices.py").write_text("PRICES = [...]\n")
+    edit = "echo 'PRICES = {}' > prices.py; echo 'def price(): ...' > lookup.py; echo 'Use a dict.' > NOTES.md"
+    answers = ([ToolCall("c1", "bash", {"command": edit})], "The lookup uses a dict now.")
+    async with running(*answers, size=size, settings=Config(), permission_mode="allow-all") as app:
+        await app.submit_and_wait("Use a dict")
+        (project / "NOTES.md").write_text("My own notes.\n")
+        await app.submit("/tree root")
+        await app.wait_for_text("What should move?", "NOTES.md")
+        await app.press("down", "tab")
+        await check(app, "files", size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
 
 from msgspec import Struct
@@ -12,11 +12,14 @@ from msgspec import Struct
 from sessiontree.core.entries import EntryId
 from sessiontree.files.file_records import FilesLog
 from sessiontree.files.git_command import SnapshotError, split_records
-from sessiontree.files.restore_plan import read_version
-from sessiontree.files.snapshot_store import CommitInfo, SnapshotStore, get_session_refs
+from sessiontree.files.restore_plan import OTHER, RestorePlan, read_version
+from sessiontree.files.snapshot_store import CommitInfo, FileVersion, SnapshotStore, get_session_refs
+from sessiontree.regular_file import open_regular_file
 from sessiontree.store.files import discard
 
 DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color")
+MAX_DIFF_BYTES = 1 << 20
+"""Size of the largest file on disk that a preview compares."""
 MAX_TIPS = 50
 """Branches that `blame` looks at to find the one that the file on disk belongs to."""
 _BLAME_HEADER = re.compile(rb"([0-9a-f]{40}) \d+ (\d+)")
@@ -73,6 +76,46 @@ def read_diff(store: SnapshotStore, old: str, new: str, paths: Sequence[str] = (
     return output.decode("utf-8", "replace")
 
 
+def read_restore_diff(plan: RestorePlan) -> str:
+    """Return what a restore would change on disk as a unified diff, with the conflicts as if they were restored."""
+    store = SnapshotStore.find(plan.folder)
+    if store is None:
+        raise SnapshotError(f"the folder {plan.folder} has no snapshots")
+    on_disk: dict[bytes, FileVersion] = {}
+    targets: dict[bytes, FileVersion] = {}
+    left_out: list[str] = []
+    for item in (*plan.changes, *plan.conflicts):
+        path = os.fsencode(item.path)
+        current = None if item.current is None else _store_file(store, path)
+        if item.current is not None and current is None:
+            left_out.append(f"{item.path}: too large to show, or not a file\n")
+            continue
+        if current is not None:
+            on_disk[path] = current
+        if item.target is not None:
+            targets[path] = item.target
+    return read_diff(store, _write_tree(store, on_disk), _write_tree(store, targets)) + "".join(left_out)
+
+
+def _store_file(store: SnapshotStore, path: bytes) -> FileVersion | None:
+    """Put a file on disk into the store, so that git can compare it; `None` for what a diff cannot show."""
+    version, full = read_version(store.folder, path), os.path.join(os.fsencode(store.folder), path)
+    if version is None or version == OTHER:
+        return None
+    try:
+        if version.mode == "120000":
+            content = os.readlink(full)
+        else:
+            with open_regular_file(os.fsdecode(full)) as file:
+                content = file.read(MAX_DIFF_BYTES + 1)
+    except OSError:
+        return None
+    if len(content) > MAX_DIFF_BYTES:
+        return None
+    blob = store.git.run("hash-object", "-w", "--stdin", input=content).decode().strip()
+    return FileVersion(version.mode, blob)
+
+
 def read_log(store: SnapshotStore, path: str, session: str | None = None) -> list[CommitInfo]:
     """Return the snapshots that changed a path, newest first; of all sessions, or of one."""
     refs = store.list_refs("refs/sessions" if session is None else get_session_refs(session))
@@ -123,15 +166,20 @@ def _commit_file(store: SnapshotStore, parent: str, path: str) -> str:
     """Return a commit with the file as it is on disk. It has no ref, so that it disappears again."""
     full = os.path.join(store.folder, path)
     blob = store.git.run("hash-object", "-w", "--no-filters", "--", os.fsencode(full)).decode().strip()
+    tree = _write_tree(store, {os.fsencode(path): FileVersion("100644", blob)}, start=parent)
+    return store.commit(tree, [parent], author="person", entry=None, session="")
+
+
+def _write_tree(store: SnapshotStore, files: Mapping[bytes, FileVersion], start: str | None = None) -> str:
+    """Write a tree with these files, in addition to those of `start`, and return its id."""
     index = os.path.join(store.path, f"index.{os.getpid()}.{token_hex(4)}")
     try:
-        store.git.run("read-tree", parent, index=index)
-        line = b"100644 %s\t%s\0" % (blob.encode(), os.fsencode(path))
-        store.git.run("update-index", "-z", "--index-info", input=line, index=index)
-        tree = store.git.run("write-tree", index=index).decode().strip()
+        store.git.run("read-tree", "--empty" if start is None else start, index=index)
+        lines = [b"%s %s\t%s\0" % (file.mode.encode(), file.blob.encode(), path) for path, file in files.items()]
+        store.git.run("update-index", "-z", "--index-info", input=b"".join(lines), index=index)
+        return store.git.run("write-tree", index=index).decode().strip()
     finally:
         discard(index)
-    return store.commit(tree, [parent], author="person", entry=None, session="")
 
 
 def _build_line(number: int, text: str, info: CommitInfo | None) -> BlamedLine:

@@ -57,6 +57,11 @@ class PathConflict(Struct, frozen=True, kw_only=True):
     current: FileVersion | None
     target: FileVersion | None
 
+    @property
+    def can_take(self) -> bool:
+        """Whether it can be restored by name: what is there is a file, and its folder is a folder."""
+        return self.current != OTHER and self.reason != NO_FOLDER
+
 
 class RestorePlan(Struct, frozen=True, kw_only=True):
     """What a restore will do. Front ends show it before anything happens."""
@@ -99,7 +104,7 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
         unknown = sorted(set(paths) - by_path.keys())
         if unknown:
             raise SnapshotError(f"no conflict at {', '.join(unknown)}; conflicts: {', '.join(by_path) or 'none'}")
-        refused = [path for path in paths if by_path[path].current == OTHER or by_path[path].reason == NO_FOLDER]
+        refused = [path for path in paths if not by_path[path].can_take]
         if refused:
             raise SnapshotError(f"cannot restore {', '.join(refused)}: move away what is there first")
         taken = [

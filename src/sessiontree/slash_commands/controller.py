@@ -35,6 +35,7 @@ from sessiontree.core.place_names import (
     is_label,
 )
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.files.file_history import read_restore_diff
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.restore import has_journals
 from sessiontree.files.restore_plan import RestorePlan
@@ -388,8 +389,26 @@ class SessionController:
     async def plan_files(self, place: Place) -> RestorePlan:
         """Plan to restore the files of a place that the user selected: the preview of `navigate` with files."""
         leaf = self.plan_navigation(place).new_leaf
+        return await self._plan_restore(lambda mover: mover.plan(leaf))
+
+    async def plan_switch_files(self, place: Place) -> RestorePlan:
+        """Plan to restore the files of a branch or a place: the preview of `switch` with files."""
+        self._find_switch_branch(place)
+        leaf = self.session.resolve_place(self.qualify_place(place))
+        return await self._plan_restore(lambda mover: mover.plan(leaf))
+
+    async def plan_undo_files(self) -> RestorePlan:
+        """Plan to restore the files from before the last move: the preview of `undo` with files."""
+        plan = self._plan_undo()
+        return await self._plan_restore(lambda mover: mover.plan_undo(plan.old_leaf, plan.new_leaf))
+
+    async def diff_files(self, plan: RestorePlan) -> str:
+        """Return what a plan would change on disk, as a unified diff."""
+        return await asyncio.to_thread(read_restore_diff, plan)
+
+    async def _plan_restore(self, make_plan: Callable[[FileMover], RestorePlan]) -> RestorePlan:
         mover = await self._find_files()
-        return await asyncio.to_thread(mover.plan, leaf)
+        return await asyncio.to_thread(make_plan, mover)
 
     async def _find_files(self) -> FileMover:
         return await asyncio.to_thread(FileMover.find, self.branch, self.settings.files, self.cwd)
@@ -435,54 +454,76 @@ class SessionController:
         self.sync_position()
         return outcome
 
-    async def switch(self, place: Place, *, files: bool = False) -> NavigateOutcome:
+    async def switch(
+        self, place: Place, *, files: FilesChoice = "conversation", take: Collection[str] = ()
+    ) -> NavigateOutcome:
         """Switch to another branch, or move to a place. The branch becomes current unless this controller is off
-        `HEAD`. With `files`, restore the files there."""
-        name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
-        mover = await self._find_files() if files else None
-        if name is None:
-            if isinstance(place, str) and is_label(place, self.session.tree):
-                raise InvalidOperation(f"{place!r} is a label, not a branch; use /tree to go to a label")
-            outcome = await self.move_to(place)
-        else:
+        `HEAD`. `files` and `take` are those of `navigate`."""
+        name = self._find_switch_branch(place)
+
+        def switch() -> Branch:
+            assert name is not None
+            return self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
+
+        async def move() -> NavigateOutcome:
+            if name is None:
+                return await self.move_to(place)
             self.ensure_idle()
-            leaf = self.session.branch(name).leaf
+            return await self._change_branch(self._plan_change(self.session.branch(name).leaf), switch)
 
-            def switch() -> Branch:
-                return self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
+        return await self._move_with_files(files, take, lambda: self.plan_switch_files(place), move)
 
-            outcome = await self._change_branch(self._plan_change(leaf), switch)
-        if mover is None or outcome.cancelled:
-            return outcome
-        plan = await asyncio.to_thread(mover.plan, outcome.new_leaf)
-        mover.branch = self.branch
-        return structs.replace(outcome, files=await restore_after_move(mover, plan))
+    def _find_switch_branch(self, place: Place) -> str | None:
+        """Return the branch that a place names, or `None`. Raises `InvalidOperation` for a label."""
+        name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
+        if name is None and isinstance(place, str) and is_label(place, self.session.tree):
+            raise InvalidOperation(f"{place!r} is a label, not a branch; use /tree to go to a label")
+        return name
 
-    async def undo_with_files(self) -> NavigateOutcome:
-        """Undo the last move or switch, and restore the files that were there before it."""
-        mover = await self._find_files()
-        outcome = await self.undo()
-        if outcome.cancelled:
-            return outcome
-        plan = await asyncio.to_thread(mover.plan_undo, outcome.old_leaf, outcome.new_leaf)
-        mover.branch = self.branch
-        return structs.replace(outcome, files=await restore_after_move(mover, plan))
-
-    async def undo(self) -> NavigateOutcome:
-        """Undo the last move or switch. The files stay as they are."""
+    async def undo(self, *, files: FilesChoice = "conversation", take: Collection[str] = ()) -> NavigateOutcome:
+        """Undo the last move or switch. `files` and `take` are those of `navigate`."""
         self.ensure_idle()
-        if self.is_off_head:
-            raise InvalidOperation(
-                f"cannot undo on {self.branch.name!r}: it is not current, and undo would move the current branch"
-            )
-        plan = self.session.plan_undo()
+        plan = self._plan_undo()
 
         def undo() -> Branch:
             self.session.undo(expected=plan)
             return self.session.head
 
-        outcome = await self._change_branch(structs.replace(plan, abandoned=()), undo)
-        return structs.replace(outcome, undo_description=plan.undo_description)
+        async def move() -> NavigateOutcome:
+            outcome = await self._change_branch(structs.replace(plan, abandoned=()), undo)
+            return structs.replace(outcome, undo_description=plan.undo_description)
+
+        return await self._move_with_files(files, take, self.plan_undo_files, move)
+
+    def _plan_undo(self) -> NavigatePlan:
+        if self.is_off_head:
+            raise InvalidOperation(
+                f"cannot undo on {self.branch.name!r}: it is not current, and undo would move the current branch"
+            )
+        return self.session.plan_undo()
+
+    async def _move_with_files(
+        self,
+        files: FilesChoice,
+        take: Collection[str],
+        plan_files: Callable[[], Awaitable[RestorePlan]],
+        move: Callable[[], Awaitable[NavigateOutcome]],
+    ) -> NavigateOutcome:
+        """Move the conversation, the files, or both. Files are planned before the conversation moves."""
+        if files == "conversation":
+            return await move()
+        mover = await self._find_files()
+        plan = (await plan_files()).take(take)
+        if files == "files":
+            leaf = self.branch.leaf
+            with self.begin_move():
+                restored = await asyncio.to_thread(mover.restore, plan)
+            return NavigateOutcome(old_leaf=leaf, new_leaf=leaf, files=restored)
+        outcome = await move()
+        if outcome.cancelled:
+            return outcome
+        mover.branch = self.branch
+        return structs.replace(outcome, files=await restore_after_move(mover, plan))
 
     async def branch_here(
         self,

@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from sessiontree.core.entries import EntryId
 from sessiontree.core.sanitize import escape_line
+from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.hooks.ui_protocol import Ui
+from sessiontree.ops.move_files import FilesChoice
 
 if TYPE_CHECKING:
     from sessiontree.session import Branch, Session
@@ -20,10 +24,28 @@ if TYPE_CHECKING:
         SessionController,  # cycle: a host serves the controller that it is given to
     )
 
+FILES_QUESTION = "What should move?"
+FILES_CHOICES: dict[str, FilesChoice] = {
+    "Conversation": "conversation",
+    "Conversation and files": "both",
+    "Files only": "files",
+}
+
+
+class FilesAnswer(Struct, frozen=True, kw_only=True):
+    """What the user wants to move, and the conflicts to restore as well."""
+
+    files: FilesChoice = "conversation"
+    take: tuple[str, ...] = ()
+
 
 class Host(Protocol):
     async def choose_entry(self, controller: SessionController) -> EntryId | None:
         """Show the tree and return the entry that the user chooses, or `None`."""
+        ...
+
+    async def choose_files(self, controller: SessionController, plan: RestorePlan) -> FilesAnswer | None:
+        """Show which files a move can restore and return what the user wants to move, or `None` to cancel."""
         ...
 
     async def choose_branch(self, session: Session) -> Branch | None:
@@ -59,6 +81,10 @@ class HeadlessHost:
 
     async def choose_entry(self, controller: SessionController) -> EntryId | None:
         return None
+
+    async def choose_files(self, controller: SessionController, plan: RestorePlan) -> FilesAnswer | None:
+        answer = await controller.ui.select(f"{FILES_QUESTION} {plan.summary}", tuple(FILES_CHOICES))
+        return None if answer is None else FilesAnswer(files=FILES_CHOICES[answer])
 
     async def choose_branch(self, session: Session) -> Branch:
         return session.head

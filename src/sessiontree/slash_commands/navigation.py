@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,15 +17,15 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.restore import RestoreOutcome
+from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
 from sessiontree.ops.merge_files import merge_branch_files
-from sessiontree.ops.move_files import FilesChoice
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
-from sessiontree.session import Place
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
+from sessiontree.slash_commands.host import FilesAnswer
 from sessiontree.slash_commands.registry import (
     FOCUS,
     PLACE,
@@ -105,34 +105,32 @@ def format_files(outcome: RestoreOutcome | None) -> str:
     return "\n".join([f"{outcome.summary[:1].upper()}{outcome.summary[1:]}.", *kept])
 
 
-FILES_QUESTION = "Restore the files of this place?"
-CONVERSATION, BOTH, FILES_ONLY = FILES_CHOICES = ("No, only the conversation", "Yes, both", "Only the files")
 FILES_OPTIONS = ("--files", "--files-only")
 FILES = Argument(name="--files|--files-only", complete=lambda controller, text: FILES_OPTIONS)
-WITH_FILES = Argument(name="--files", complete=lambda controller, text: ["--files"])
 
 
-def split_files_choice(args: Sequence[str]) -> tuple[list[str], FilesChoice | None]:
+def split_files_choice(args: Sequence[str]) -> tuple[list[str], FilesAnswer | None]:
     """Return the other arguments, and what the option for files says; `None` without one."""
     rest = [word for word in args if word not in FILES_OPTIONS]
     if "--files-only" in args:
-        return rest, "files"
-    return rest, "both" if "--files" in args else None
+        return rest, FilesAnswer(files="files")
+    return rest, FilesAnswer(files="both") if "--files" in args else None
 
 
-async def ask_files_choice(controller: SessionController, place: Place) -> FilesChoice | None:
-    """Show which files a move would restore and ask what to move. Return `None` if the dialog was cancelled."""
+async def ask_files_choice(
+    controller: SessionController, plan_files: Callable[[], Awaitable[RestorePlan]]
+) -> FilesAnswer | None:
+    """Ask what to move if files can be restored. Return `None` if the user cancels."""
     if not controller.ui.has_person:
-        return "conversation"
+        return FilesAnswer()
     try:
-        plan = await controller.plan_files(place)
-    except SnapshotError:
-        return "conversation"
-    if plan.is_empty:
-        return "conversation"
-    choices: dict[str, FilesChoice] = {CONVERSATION: "conversation", BOTH: "both", FILES_ONLY: "files"}
-    answer = await controller.ui.select(f"{FILES_QUESTION} {plan.summary}", FILES_CHOICES)
-    return None if answer is None else choices[answer]
+        plan = await plan_files()
+    except SnapshotError as error:
+        controller.ui.notify(f"files cannot be restored: {error}", "warning")
+        return FilesAnswer()
+    if plan.missing is not None:
+        controller.ui.notify(plan.summary, "warning")
+    return FilesAnswer() if plan.is_empty else await controller.host.choose_files(controller, plan)
 
 
 async def _run_tree(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -149,17 +147,17 @@ async def _run_tree(controller: SessionController, args: Sequence[str]) -> Comma
 
 
 async def navigate_with_summary_choice(
-    controller: SessionController, place: str, files: FilesChoice | None = None
+    controller: SessionController, place: str, files: FilesAnswer | None = None
 ) -> CommandOutcome:
     """Navigate to a place. If that abandons entries, ask how to summarize them first.
 
     Without `files`, ask whether to restore files that the agent changed.
     """
-    files = await ask_files_choice(controller, place) if files is None else files
+    files = files or await ask_files_choice(controller, lambda: controller.plan_files(place))
     if files is None:
         return CommandOutcome()
-    if files == "files":
-        return format_move(await controller.navigate(place, files=files))
+    if files.files == "files":
+        return format_move(await controller.navigate(place, files="files", take=files.take))
     plan = controller.plan_navigation(place)
     asks = plan.is_move and plan.abandoned and controller.ui.has_person and not controller.settings.summary.skip_prompt
     leaving = await ask_summary_choice(controller.ui) if asks else SummaryChoice()
@@ -171,7 +169,8 @@ async def navigate_with_summary_choice(
             summarize=leaving.summarize,
             custom_instructions=leaving.instructions,
             summary=leaving.summary,
-            files=files,
+            files=files.files,
+            take=files.take,
         )
     )
 
@@ -180,12 +179,20 @@ async def _run_pop(controller: SessionController, args: Sequence[str]) -> Comman
     args, files = split_files_choice(args)
     place = args[0] if args else find_previous_prompt(controller.branch)
     left = controller.plan_navigation(place).abandoned
-    return format_move(await controller.navigate(place, summarize=bool(left), files=files or "conversation"))
+    files = files or await ask_files_choice(controller, lambda: controller.plan_files(place))
+    if files is None:
+        return CommandOutcome()
+    summarize = bool(left) and files.files != "files"
+    return format_move(await controller.navigate(place, summarize=summarize, files=files.files, take=files.take))
 
 
 async def _run_undo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    outcome = await (controller.undo_with_files() if "--files" in args else controller.undo())
-    if outcome.cancelled:
+    _, files = split_files_choice(args)
+    files = files or await ask_files_choice(controller, controller.plan_undo_files)
+    if files is None:
+        return CommandOutcome()
+    outcome = await controller.undo(files=files.files, take=files.take)
+    if outcome.cancelled or files.files == "files":
         return format_move(outcome)
     text = f"Undid {outcome.undo_description}; {controller.branch.name} is at {format_id(outcome.new_leaf)}"
     return CommandOutcome(text="\n".join(filter(None, [text, format_files(outcome.files)])))
@@ -216,8 +223,11 @@ async def _run_switch(controller: SessionController, args: Sequence[str]) -> Com
     place = args[0] if args else await _choose_branch(controller)
     if place is None:
         return CommandOutcome()
-    outcome = await controller.switch(place, files=files is not None)
-    if outcome.cancelled:
+    files = files or await ask_files_choice(controller, lambda: controller.plan_switch_files(place))
+    if files is None:
+        return CommandOutcome()
+    outcome = await controller.switch(place, files=files.files, take=files.take)
+    if outcome.cancelled or files.files == "files":
         return format_move(outcome)
     text = f"On branch {controller.branch.name} at {format_id(controller.branch.leaf)}"
     return CommandOutcome(text="\n".join(filter(None, [text, format_files(outcome.files)])))
@@ -364,7 +374,7 @@ COMMANDS = (
         name="switch",
         help="Switch to another branch, or move this one to an entry",
         run=_run_switch,
-        arguments=(Argument(name="BRANCH|PLACE", complete=complete_places), WITH_FILES),
+        arguments=(Argument(name="BRANCH|PLACE", complete=complete_places), FILES),
     ),
     Command(
         name="pop",
@@ -376,7 +386,7 @@ COMMANDS = (
         name="undo",
         help="Undo the last move, switch or merge; repeat to go further back",
         run=_run_undo,
-        arguments=(WITH_FILES,),
+        arguments=(FILES,),
     ),
     Command(name="retry", help="Answer your last message again; the first answer is kept", run=_run_retry),
     Command(name="clear", help="Start over with an empty context; nothing is deleted", run=_run_clear),

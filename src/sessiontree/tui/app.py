@@ -425,6 +425,8 @@ class SessionApp(OrderedKeysApp[None]):
         With `at`, the cursor starts at that entry and its details are shown. A running agent is aborted only after the
         choice.
         """
+        from sessiontree.files.git_command import SnapshotError
+        from sessiontree.slash_commands.navigation import ask_files_choice, format_files
         from sessiontree.tui.screens.tree_screen import TreeScreen
 
         controller = self.controller
@@ -432,7 +434,14 @@ class SessionApp(OrderedKeysApp[None]):
         summaries = "unasked" if self.options.settings.summary.skip_prompt else "ask"
         choice = await self.ui.ask(
             TreeScreen(
-                controller.session, summaries=summaries, branch=controller.branch.name, at=at, pane=at is not None
+                controller.session,
+                summaries=summaries,
+                branch=controller.branch.name,
+                at=at,
+                pane=at is not None,
+                ask_files=lambda entry: ask_files_choice(
+                    controller, lambda: controller.plan_files(controller.session.tree[entry])
+                ),
             )
         )
         if choice is None:
@@ -446,10 +455,14 @@ class SessionApp(OrderedKeysApp[None]):
                 summarize=choice.summarize,
                 custom_instructions=choice.instructions,
                 summary=choice.summary,
+                files=choice.files.files,
+                take=choice.files.take,
             )
+        except SnapshotError:
+            raise  # its message says what changed
         except SessionTreeError as error:
             raise InvalidOperation(f"{error}; nothing changed") from error
-        return CommandOutcome(text="Cancelled. Nothing changed." if outcome.aborted else "")
+        return CommandOutcome(text="Cancelled. Nothing changed." if outcome.aborted else format_files(outcome.files))
 
     async def pick_session(self) -> None:
         """Let the user pick another session and open it."""

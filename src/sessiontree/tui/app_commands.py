@@ -12,9 +12,11 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
+from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, make_excerpt
+from sessiontree.slash_commands.host import FilesAnswer
 from sessiontree.slash_commands.info import compare_branches, diff_places
 from sessiontree.slash_commands.registry import (
     Argument,
@@ -166,6 +168,11 @@ class AppHost:
 
     async def choose_entry(self, controller: SessionController) -> EntryId | None:
         return await self._app.choose_entry("Choose an entry")
+
+    async def choose_files(self, controller: SessionController, plan: RestorePlan) -> FilesAnswer | None:
+        from sessiontree.tui.screens.files_dialog import FilesDialog
+
+        return await self._app.ui.ask(FilesDialog(plan, lambda: controller.diff_files(plan)))
 
     async def choose_branch(self, session: Session) -> Branch | None:
         return await self._app.enter_session(session)

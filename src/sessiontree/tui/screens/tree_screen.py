@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Literal, TypeAlias
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
@@ -31,6 +31,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
 from sessiontree.slash_commands import navigation
 from sessiontree.slash_commands.formatting import format_id, format_local_time
+from sessiontree.slash_commands.host import FilesAnswer
 from sessiontree.slash_commands.navigation import (
     SUMMARY_CHOICES,
     SummaryChoice,
@@ -57,9 +58,14 @@ PANES = ("", "text", "model")
 
 
 class TreeChoice(SummaryChoice, frozen=True, kw_only=True):
-    """The chosen entry and how to summarize the abandoned branch."""
+    """The chosen entry, how to summarize the abandoned branch, and what happens to files."""
 
     entry: EntryId
+    files: FilesAnswer = FilesAnswer()
+
+
+AskFiles: TypeAlias = Callable[[EntryId], Awaitable[FilesAnswer | None]]
+"""Asks what to move to an entry if files can be restored there. Returns `None` if the user cancels."""
 
 
 class TreeScreen(ModalScreen[TreeChoice | None]):
@@ -89,6 +95,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         branch: str | None = None,
         at: EntryId | None = None,
         question: str = "",
+        ask_files: AskFiles | None = None,
     ) -> None:
         """Show the tree from `branch` (default: the current branch). The cursor starts at `at` or at its head.
 
@@ -98,6 +105,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._session = session
         self._branch = branch
         self._question = question
+        self._ask_files = ask_files
         self._summary_mode = summaries
         self._pane_mode = "text" if pane else ""
         self._notice = ""
@@ -286,13 +294,13 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self.dismiss(None)
 
     def action_choose(self) -> None:
-        self._run_when_loaded(lambda: self._choose(asks=self._summary_mode == "ask"))
+        self._run_when_loaded(self._choose)
 
     def action_summarize(self) -> None:
         if self._summary_mode == "none":
             self.show_notice("Summaries are not available here")
         else:
-            self._run_when_loaded(self._choose_with_summary)
+            self._run_when_loaded(partial(self._choose, summarize=True))
 
     def _run_when_loaded(self, action: Callable[[], None]) -> None:
         """Run an action on the entry under the cursor. During a layout, wait until it is finished."""
@@ -301,28 +309,41 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         else:
             self._pending_action = action
 
-    def _choose_with_summary(self) -> None:
-        chosen = self.view.selected_entry
-        if chosen is not None:
-            self.dismiss(TreeChoice(entry=chosen, summarize=self._leaves_entries_behind(chosen)))
-
-    def _choose(self, *, asks: bool) -> None:
+    def _choose(self, *, summarize: bool = False) -> None:
         chosen = self.view.selected_entry
         if chosen is None:
             return
-        if asks and self._leaves_entries_behind(chosen):
+        if self._ask_files is None:
+            self._choose_summary(TreeChoice(entry=chosen), summarize)
+        else:
+            self.run_worker(self._choose_files(self._ask_files, chosen, summarize), group="choose", exclusive=True)
+
+    async def _choose_files(self, ask: AskFiles, chosen: EntryId, summarize: bool) -> None:
+        """Ask about files first: without a move of the conversation there is nothing to summarize."""
+        try:
+            answer = await ask(chosen)
+        except SessionTreeError as error:
+            self.show_notice(str(error))
+            return
+        if answer is not None:
+            self._choose_summary(TreeChoice(entry=chosen, files=answer), summarize)
+
+    def _choose_summary(self, choice: TreeChoice, summarize: bool) -> None:
+        """Close with a choice. Ask first how to summarize what it leaves behind, or summarize without a question."""
+        leaves = choice.files.files != "files" and self._leaves_entries_behind(choice.entry)
+        if leaves and not summarize and self._summary_mode == "ask":
             self._app.push_screen(
-                SelectDialog(navigation.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, chosen)
+                SelectDialog(navigation.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, choice)
             )
         else:
-            self.dismiss(TreeChoice(entry=chosen))
+            self.dismiss(replace(choice, summarize=summarize and leaves))
 
-    def _apply_answer(self, chosen: EntryId, option: int | None) -> None:
+    def _apply_answer(self, choice: TreeChoice, option: int | None) -> None:
         """Close with the selected summary option. Without one, stay in the tree."""
 
-        def close_with(choice: SummaryChoice | None) -> None:
-            if choice is not None:
-                self.dismiss(TreeChoice(entry=chosen, **asdict(choice)))
+        def close_with(summary: SummaryChoice | None) -> None:
+            if summary is not None:
+                self.dismiss(replace(choice, **asdict(summary)))
 
         answer = None if option is None else SUMMARY_CHOICES[option]
         if answer == navigation.SUMMARIZE_WITH_FOCUS:
