@@ -292,7 +292,7 @@ async def test_files_are_previewed_and_restored_with_a_move(env: ServerEnv, clie
         await agent.run("Make a file")
 
     preview = await post(client, id, "navigate", to=place, preview=True)
-    assert preview["files"]["paths"] == [{"path": "made", "action": "delete", "reason": None}]
+    assert preview["files"]["paths"] == [{"path": "made", "action": "delete", "reason": None, "canTake": False}]
     assert (env.project / "made").exists()
     moved = await post(client, id, "navigate", to=place, files="both")
 
@@ -300,3 +300,28 @@ async def test_files_are_previewed_and_restored_with_a_move(env: ServerEnv, clie
     assert not (env.project / "made").exists()
     other = await post(client, id, "navigate", to="root")
     assert other["files"] is None
+
+
+async def test_a_conflict_is_restored_if_the_request_names_it(
+    env: ServerEnv, client: httpx.AsyncClient, id: str
+) -> None:
+    with st.open(id) as session:
+        place = session.head.leaf
+        answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > made"})], "Done."]
+        agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(env.project), snapshots=True)
+        await agent.run("Make a file")
+        leaf = session.head.leaf
+    (env.project / "made").write_text("mine\n")
+
+    preview = await post(client, id, "navigate", to=place, preview=True, diff=True)
+    conflict = {"path": "made", "action": "keep", "reason": "changed on disk since", "canTake": True}
+    assert preview["files"]["paths"] == [conflict]
+    assert "-mine" in preview["files"]["diff"]
+    refused = await client.post(f"/api/sessions/{id}/navigate", json={"to": place, "files": "both", "take": ["other"]})
+    assert refused.status_code == 409
+    assert "no conflict at other" in refused.text
+    assert (await client.get(f"/api/sessions/{id}")).json()["leaf"] == leaf
+    moved = await post(client, id, "navigate", to=place, files="both", take=["made"])
+
+    assert moved["files"]["paths"] == [{"path": "made", "action": "delete", "reason": None, "canTake": False}]
+    assert not (env.project / "made").exists()

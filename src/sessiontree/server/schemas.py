@@ -407,8 +407,12 @@ class NavigateRequest(RequestModel, frozen=True, kw_only=True):
     """The branch to move; by default the current one."""
     files: Literal["conversation", "both", "files"] = "conversation"
     """What moves: the conversation, the files too, or only the files. Files need the scope `run`."""
+    take: list[Text] = []
+    """The conflicts to restore as well, by their path."""
     preview: bool = False
     """Return which files would be restored, and change nothing."""
+    diff: bool = False
+    """With `preview`: return the changes on disk as a unified diff too."""
 
 
 class FileMove(ResponseModel, frozen=True, kw_only=True):
@@ -416,6 +420,8 @@ class FileMove(ResponseModel, frozen=True, kw_only=True):
     action: Literal["add", "change", "delete", "keep"]
     """`keep` is a conflict: somebody else changed the file since."""
     reason: str | None = None
+    can_take: bool = False
+    """Whether this conflict can be restored by name."""
 
 
 class FileMoves(ResponseModel, frozen=True, kw_only=True):
@@ -424,6 +430,7 @@ class FileMoves(ResponseModel, frozen=True, kw_only=True):
     """Why the files of the place are not known."""
     others: list[str] = []
     """Other sessions and branches that work in the folder."""
+    diff: str | None = None
 
 
 class NavigateResponse(ResponseModel, frozen=True, kw_only=True):

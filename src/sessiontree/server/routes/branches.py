@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends
 
 from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
+from sessiontree.files.file_history import read_restore_diff
 from sessiontree.files.restore import RestoreOutcome
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library import catalog
@@ -34,6 +35,9 @@ from sessiontree.session import Branch, Session
 router = APIRouter(prefix="/api/sessions/{id}")
 
 T = TypeVar("T")
+
+MAX_DIFF_CHARACTERS = 200_000
+"""Characters of a diff that a preview returns."""
 
 
 # Branches
@@ -225,6 +229,7 @@ async def navigate(
             else request.summary,
             branch=branch,
             files=request.files,
+            take=request.take,
             file_settings=runtime.controller.settings.files,
         )
 
@@ -239,11 +244,12 @@ async def navigate(
     async with use_session(call, id) as opened:
         plan = None
         if request.files != "conversation" or request.preview:
-            plan = await _run_operation(call, opened, plan_files)
+            plan = (await _run_operation(call, opened, plan_files)).take(request.take)
         if request.preview:
             leaf = _get_branch(opened.session, request.branch).leaf
+            diff = await asyncio.to_thread(_read_diff, plan) if request.diff and plan is not None else None
             shown = schemas.NavigateResponse(
-                leaf=leaf, text=None, summary_entry=None, cancelled=False, files=_build_file_moves(plan)
+                leaf=leaf, text=None, summary_entry=None, cancelled=False, files=_build_file_moves(plan, diff=diff)
             )
             return await _respond(opened, shown)
         outcome = await _run_operation(call, opened, run_navigate)
@@ -258,15 +264,24 @@ async def navigate(
         return await _respond(opened, answer)
 
 
-def _build_file_moves(plan: RestorePlan | None, done: RestoreOutcome | None = None) -> schemas.FileMoves | None:
+def _read_diff(plan: RestorePlan) -> str:
+    return "" if plan.is_empty else read_restore_diff(plan)[:MAX_DIFF_CHARACTERS]
+
+
+def _build_file_moves(
+    plan: RestorePlan | None, done: RestoreOutcome | None = None, diff: str | None = None
+) -> schemas.FileMoves | None:
     """Return the files of a preview, or of a restore that is done: a file may have changed after the preview."""
     if plan is None:
         return None
     conflicts = plan.conflicts if done is None else done.conflicts
     kept = {conflict.path for conflict in conflicts}
     paths = [schemas.FileMove(path=item.path, action=item.action) for item in plan.changes if item.path not in kept]
-    paths += [schemas.FileMove(path=item.path, action="keep", reason=item.reason) for item in conflicts]
-    return schemas.FileMoves(paths=paths, missing=plan.missing, others=list(plan.others))
+    paths += [
+        schemas.FileMove(path=item.path, action="keep", reason=item.reason, can_take=item.can_take)
+        for item in conflicts
+    ]
+    return schemas.FileMoves(paths=paths, missing=plan.missing, others=list(plan.others), diff=diff)
 
 
 @router.post("/fork", **describe_route(schemas.ForkResponse, status=201, request=schemas.ForkRequest, allow_empty=True))

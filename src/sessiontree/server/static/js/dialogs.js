@@ -20,12 +20,20 @@ class Modal extends Component {
 }
 
 /**
- * A form. Props: `{title, note, list, fields, action, submit(values, onProgress), after(answer), close, notify}`.
+ * A form. Props: `{title, note, list, fields, loadFields, action, submit(values, onProgress), after(answer), close, notify}`.
+ * `loadFields()` returns a promise of more fields. The form can be submitted before they arrive.
  * If `submit` fails, the dialog shows the error and stays. If the user closes the dialog before `submit` ends, an error
  * becomes a toast, and `after`, which opens the result, is not called.
  */
 export class FormDialog extends Component {
-  state = { error: null, busy: false, progress: null };
+  state = { error: null, busy: false, progress: null, more: [], isLoading: Boolean(this.props.loadFields) };
+
+  async componentDidMount() {
+    const { loadFields } = this.props;
+    if (!loadFields) return;
+    const loaded = await loadFields().then((more) => ({ more }), (error) => ({ error: error.message }));
+    if (!this.isUnmounted) this.setState({ ...loaded, isLoading: false });
+  }
 
   componentWillUnmount() {
     this.isUnmounted = true;
@@ -46,12 +54,13 @@ export class FormDialog extends Component {
     }
   };
 
-  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy, progress }) {
+  render({ title, note, list = [], fields = [], action, close, danger }, { error, busy, progress, more, isLoading }) {
     return html`<${Modal} title=${title} close=${close}>
       <form onSubmit=${this.submit}>
         ${note && html`<p class="note">${note}</p>`}
         ${list.length > 0 && html`<ul class="report">${list.map((line) => html`<li>${line}</li>`)}</ul>`}
-        ${fields.map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
+        ${[...fields, ...more].map((field, index) => html`<${Control} key=${field.name} field=${field} first=${index === 0} />`)}
+        ${isLoading && html`<p class="note" role="status">Checking files…</p>`}
         ${busy && progress && html`<p class="note" role="status">${progress}</p>`}
         <${Notice} text=${error} kind="wrong" />
         <div class="row end">
@@ -70,6 +79,8 @@ const Control = ({ field, first }) => {
       <input type="checkbox" name=${name} value="yes" defaultChecked=${value} /><span>${label}</span>
     </label>`;
   }
+  if (kind === "lines") return html`<ul class="report">${field.lines.map((line) => html`<li>${line}</li>`)}</ul>`;
+  if (kind === "details") return html`<${Details} label=${label} load=${field.load} />`;
   const common = { name, autofocus: first, ...rest };
   const controls = {
     choice: () => html`<select ...${common}>
@@ -81,6 +92,19 @@ const Control = ({ field, first }) => {
   };
   return html`<${Field} label=${label} help=${help}>${controls[kind]()}<//>`;
 };
+
+/** A text that is loaded when the user opens it. */
+class Details extends Component {
+  state = { text: "…" };
+  open = async (event) => {
+    if (!event.target.open || this.isLoaded) return;
+    this.isLoaded = true;
+    this.setState({ text: await this.props.load().catch((error) => error.message) });
+  };
+  render({ label }, { text }) {
+    return html`<details class="diff" onToggle=${this.open}><summary>${label}</summary><pre class="block">${text}</pre></details>`;
+  }
+}
 
 /** Explains how to sign in. Calls `onToken(token)` with a token that the user enters. */
 export const SignIn = ({ onToken, wrong }) => {

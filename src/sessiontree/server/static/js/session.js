@@ -543,6 +543,9 @@ export class Session {
   navigate(to, options) {
     return this.sendWrite("POST", "/navigate", { to, ...options }, { moves: true });
   }
+  previewFiles(to, options) {
+    return this.api.post(`${this.base}/navigate`, { to, preview: true, ...options });
+  }
   async createBranch(values) {
     const answer = await this.sendWrite("POST", "/branches", values, { moves: values.switch });
     if (this.selected) this.select(this.selected); // it may be the head of the new branch

@@ -5,6 +5,32 @@ import { pluralize } from "./format.js";
 
 const FORMATS = [["html", "Web page"], ["md", "Markdown"], ["text", "Plain text"], ["jsonl", "Session file"], ["json", "JSON"]];
 
+const FILES_CHOICES = [["conversation", "Conversation"], ["both", "Conversation and files"], ["files", "Files only"]];
+const MAX_PATHS = 200;
+
+/** Return the counts of actions in one line. Each row has the actions, a noun, and a function that formats the text. */
+const describeFiles = ({ paths }, rows) =>
+  rows
+    .map(([actions, noun, format]) => [paths.filter(({ action }) => actions.includes(action)).length, noun, format])
+    .filter(([count]) => count)
+    .map(([count, noun, format]) => format(pluralize(count, noun)))
+    .join(", ");
+
+const PLANNED = [
+  [["add"], "file", (files) => `${files} to add`],
+  [["change"], "file", (files) => `${files} to change`],
+  [["delete"], "file", (files) => `${files} to delete`],
+  [["keep"], "conflict", (conflicts) => `${conflicts} to keep`],
+];
+const DONE = [
+  [["add", "change"], "file", (files) => `${files} restored`],
+  [["delete"], "file", (files) => `${files} deleted`],
+  [["keep"], "conflict", (conflicts) => `${conflicts} kept`],
+];
+
+/** Return the paths whose check boxes `take:PATH` are set. */
+const findTaken = (values) => Object.keys(values).filter((name) => name.startsWith("take:")).map((name) => name.slice(5));
+
 export class SessionDialogs {
   /** `canRun()` returns whether models may be called, `notify` shows a toast, `edit` fills the composer, `ask` opens a dialog. */
   constructor(session, { canRun, notify, edit, ask }) {
@@ -34,15 +60,47 @@ export class SessionDialogs {
         },
         { name: "text", label: this.canRun() ? "Instructions, or your summary" : "Summary", kind: "text" },
       ],
-      submit: async ({ how, text }) => {
+      loadFields: this.canRun() ? () => this.loadFileFields(entry, branch) : undefined,
+      submit: async ({ how, text, files = "conversation", ...rest }) => {
         const choices = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
-        const answer = await session.navigate(entry, { branch, ...choices[how] });
+        const summary = files === "files" ? {} : choices[how];
+        const take = files === "conversation" ? [] : findTaken(rest);
+        const answer = await session.navigate(entry, { branch, ...summary, files, take });
         if (answer.cancelled) throw new Error("a hook cancelled the move");
-        this.notify(branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}`);
+        const moved = branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}.`;
+        const restored = answer.files ? answer.files.missing ?? describeFiles(answer.files, DONE) : "";
+        this.notify(files === "files" ? restored : `${moved} ${restored}`.trim());
         return answer;
       },
       after: ({ text }) => text && branch === session.current && this.edit(text),
     };
+  }
+
+  /** Return the fields that show which files a move can restore, and ask what to move. Nothing if there are none. */
+  async loadFileFields(entry, branch) {
+    const { session } = this;
+    const { files } = await session.previewFiles(entry, { branch });
+    if (files.missing) return [{ name: "missing", kind: "lines", lines: [`Files cannot be restored: ${files.missing}`] }];
+    if (!files.paths.length) return [];
+    const conflicts = files.paths.filter(({ action }) => action === "keep");
+    const changes = files.paths.filter(({ action }) => action !== "keep");
+    const lines = changes.slice(0, MAX_PATHS).map(({ path, action }) => `${action} ${path}`);
+    if (changes.length > MAX_PATHS) lines.push(`… ${changes.length - MAX_PATHS} more`);
+    lines.push(...conflicts.filter(({ canTake }) => !canTake).map(({ path, reason }) => `keep ${path} (${reason})`));
+    lines.push(...files.others.map((other) => `${other} also changed files here`));
+    return [
+      { name: "files", label: "What should move?", kind: "choice", value: "conversation", options: FILES_CHOICES, help: describeFiles(files, PLANNED) },
+      { name: "paths", kind: "lines", lines },
+      ...conflicts
+        .filter(({ canTake }) => canTake)
+        .map(({ path, reason }) => ({ name: `take:${path}`, label: `Restore ${path} too (${reason})`, kind: "check" })),
+      {
+        name: "diff",
+        label: "Diff",
+        kind: "details",
+        load: async () => (await session.previewFiles(entry, { branch, diff: true })).files.diff,
+      },
+    ];
   }
 
   buildBranchDialog(at) {
