@@ -208,3 +208,13 @@ async def test_a_conflict_with_a_folder_in_the_way_cannot_be_marked(running: Run
         assert "keep    notes (a folder is in the way)" in screen
         await app.press("d")
         await app.wait_for_text("notes: too large to show, or not a file")
+
+
+async def test_rows_of_the_tree_show_how_many_files_a_call_changed(running: Running, project: Path) -> None:
+    async with run_app(running) as app:
+        await run_two_turns(app)
+        await app.submit("/tree")
+        screen = await app.wait_for_text("type to search", "second prompt", "· 3 files")
+        rows = [line for line in screen.splitlines() if "files" in line and "·" in line and "echo" in line]
+        assert [row.split("· ")[-1].strip() for row in rows] == ["2 files", "3 files"]
+        assert "files" not in next(line for line in screen.splitlines() if "Second done." in line)

@@ -7,6 +7,7 @@ told apart from a change that somebody made between two calls.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -182,6 +183,16 @@ def list_folders(tree: Tree, branch: str) -> list[str]:
     records = [record for item in tree.items if (record := _parse_item(item, tree)) is not None]
     ordered = [record for record in records if record.branch == branch][::-1] + records[::-1]
     return list(dict.fromkeys(record.folder for record in ordered))
+
+
+def count_changed_files(items: Iterable[Entry | Chain], tree: Tree) -> Counter[EntryId]:
+    """Return how many files the agent changed, by the entry that the records among `items` belong to."""
+    counts: Counter[EntryId] = Counter()
+    for item in items:
+        record = _parse_item(item, tree)
+        if record is not None and record.kind == "call" and record.place is not None:
+            counts[record.place] += record.added + record.changed + record.deleted
+    return counts
 
 
 def _parse_item(item: Entry | Chain, tree: Tree) -> FilesRecord | None:

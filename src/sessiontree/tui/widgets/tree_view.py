@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from functools import partial
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.sanitize import escape_line
+from sessiontree.files.file_records import count_changed_files
 from sessiontree.session import Session
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.widgets.tree_folds import TreeFolds
@@ -47,6 +49,8 @@ MAX_NAMES = 3
 """Maximum number of branch names in a row."""
 MAX_MARKS = 2
 TEXT_CACHE_SIZE = 1000
+ITEMS_PER_STEP = 10_000
+"""Items that are searched for records of files between two pauses."""
 
 
 class TreeView(ScrollView, can_focus=True):
@@ -132,6 +136,9 @@ class TreeView(ScrollView, can_focus=True):
         """Names of the branches whose head is in a row."""
         self._hidden_branch_names: dict[int, list[str]] = {}
         """Names of the branches whose head is hidden, by the nearest visible row above."""
+        self._changed_files: Counter[EntryId] = Counter()
+        """How many files each tool call changed."""
+        self._counted_items = 0
         self._active_row: int | None = None
         self._hidden_active_row: int | None = None
 
@@ -204,6 +211,12 @@ class TreeView(ScrollView, can_focus=True):
                     self._shape, self._survey_steps = stop.value, None
                     break
         assert self._shape is not None
+        items = self._session.tree.items
+        while self._counted_items < len(items):
+            part = items[self._counted_items : self._counted_items + ITEMS_PER_STEP]
+            self._changed_files += count_changed_files(part, self._session.tree)
+            self._counted_items += len(part)
+            yield 0.7
         return (yield from lay_out(self._shape, self.filter, tuple(fold(self.query_text).split())))
 
     def _show_outline(self, outline: Outline) -> None:
@@ -437,6 +450,8 @@ class TreeView(ScrollView, can_focus=True):
         tail = [(f" ({_shorten_name(name)})", style("branch")) for name in names[:MAX_NAMES]]
         if len(names) > MAX_NAMES:
             tail.append((f" (and {len(names) - MAX_NAMES} more)", style("branch")))
+        if files := self._changed_files[id]:
+            tail.append((f" · {pluralize(files, 'file')}", style("aside")))
         if row in folds:
             tail.append((f" (+{len(outline.get_foldable(row))})", style("aside")))
         if row == self._active_row:
