@@ -206,6 +206,7 @@ def interrupt_restore(session: Session, place: str | None) -> None:
         journal=os.path.join(mover.store.path, restore.JOURNALS, "killed.json"),
         session=session.id,
         branch=session.head.name,
+        folder=mover.store.folder,
         before=mover.log.records[-1].commit,
         start=plan.start,
         place=plan.place,

@@ -12,6 +12,7 @@ from msgspec import Struct
 from sessiontree.core.entries import EntryId
 from sessiontree.files.file_records import FilesLog
 from sessiontree.files.git_command import SnapshotError, split_records
+from sessiontree.files.private_folder import find_snapshot_store
 from sessiontree.files.restore_plan import OTHER, RestorePlan, read_version
 from sessiontree.files.snapshot_store import CommitInfo, FileVersion, SnapshotStore, get_session_refs
 from sessiontree.regular_file import open_regular_file
@@ -78,7 +79,7 @@ def read_diff(store: SnapshotStore, old: str, new: str, paths: Sequence[str] = (
 
 def read_restore_diff(plan: RestorePlan) -> str:
     """Return what a restore would change on disk as a unified diff, with the conflicts as if they were restored."""
-    store = SnapshotStore.find(plan.folder)
+    store = find_snapshot_store(plan.folder)
     if store is None:
         raise SnapshotError(f"the folder {plan.folder} has no snapshots")
     on_disk: dict[bytes, FileVersion] = {}

@@ -37,6 +37,7 @@ from sessiontree.core.place_names import (
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.files.file_history import read_restore_diff
 from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import find_private_folder
 from sessiontree.files.restore import has_journals
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
@@ -393,8 +394,10 @@ class SessionController:
 
     async def plan_switch_files(self, place: Place) -> RestorePlan:
         """Plan to restore the files of a branch or a place: the preview of `switch` with files."""
-        self._find_switch_branch(place)
+        name = self._find_switch_branch(place)
         leaf = self.session.resolve_place(self.qualify_place(place))
+        if name is not None and any(find_private_folder(self.session.id, one) for one in (name, self.branch.name)):
+            return RestorePlan(folder="", start=None, place=leaf)  # each of the branches keeps its own files
         return await self._plan_restore(lambda mover: mover.plan(leaf))
 
     async def plan_undo_files(self) -> RestorePlan:
