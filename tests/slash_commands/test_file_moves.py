@@ -13,6 +13,7 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.files import restore
+from sessiontree.files.private_folder import create_branch_folder
 from sessiontree.files.snapshot_store import get_stores_folder
 from sessiontree.hooks.events import Notice
 from sessiontree.ops.move_files import FileMover
@@ -112,6 +113,19 @@ async def test_switch_to_the_files_of_a_branch_alone(session: Session, folder: P
     done = await controller.submit("/switch main")
 
     assert done.text == "Restored 2 files."
+    assert controller.branch.name == "other"
+    assert (folder / "a").read_text() == "2\n"
+
+
+async def test_switch_between_branches_with_their_own_folders_asks_nothing(session: Session, folder: Path) -> None:
+    person = ScriptedUser()
+    controller = await start(session, ui=person, host=FakeHost())
+    other = session.create_branch("other", at=await find_second(controller), current=False)
+    create_branch_folder(other, str(folder), FileSettings())
+
+    await controller.submit("/switch other")
+
+    assert person.questions == []
     assert controller.branch.name == "other"
     assert (folder / "a").read_text() == "2\n"
 
