@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -29,14 +30,23 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give every test its own empty home."""
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
     for name in ("NO_COLOR", "SESSIONTREE_STORE", "PI_CODING_AGENT_DIR", "PI_CODING_AGENT_SESSION_DIR"):
         monkeypatch.delenv(name, raising=False)
-    return home
+    yield home
+    _unmount_private_folders(home)
+
+
+def _unmount_private_folders(home: Path) -> None:
+    """Unmount the overlays that a test left, so that its folder can be removed."""
+    for marker in (home / ".sessiontree" / "folders").glob("*/private.json"):
+        for folder in (marker.parent / "files").iterdir():
+            if folder.is_mount():
+                subprocess.run(["umount", "--lazy", str(folder)], check=False)
 
 
 LONGEST = 300

@@ -82,16 +82,17 @@ def fetch_agents(scratch: Path) -> Path:
         work = Path(name) / "all"
         work.mkdir()
         specs = [f"{package}@{version}" for package, version in PACKAGES.items()]
+        env = {**os.environ, "HOME": name}  # the scripts of the packages write to the home
         command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(work), *specs]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=NPM_SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=NPM_SECONDS, check=False, env=env)
         except subprocess.TimeoutExpired:
             raise FetchError(f"npm install took longer than {NPM_SECONDS} s.") from None
         if done.returncode != 0:
             raise FetchError(f"npm install of {', '.join(specs)} failed.")
         for folder, script in (("@anthropic-ai/claude-code", "install.cjs"), ("opencode-ai", "postinstall.mjs")):
             place = work / "node_modules" / folder  # the script selects the program for this machine
-            subprocess.run([node, script], cwd=place, capture_output=True, timeout=NPM_SECONDS, check=False)
+            subprocess.run([node, script], cwd=place, capture_output=True, timeout=NPM_SECONDS, check=False, env=env)
         work.rename(final)
     return final
 
@@ -104,7 +105,7 @@ class Agents:
         self._folder = folder
         self.home = folder / "home"
         self.project = (folder / "project").resolve()
-        (self.home / ".codex").mkdir(parents=True)
+        (self.home / ".codex").mkdir(parents=True, exist_ok=True)
         self.project.mkdir()
         trusted = f'[projects."{self.project}"]\ntrust_level = "trusted"\n'
         (self.home / ".codex/config.toml").write_text(CODEX_CONFIG + trusted)
@@ -115,7 +116,7 @@ class Agents:
             (".config/opencode/opencode.json", OPENCODE_CONFIG),
             (".gemini/settings.json", GEMINI_SETTINGS),
         ):
-            (self.home / name).parent.mkdir(parents=True)
+            (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.home / name).write_text(json.dumps(config))
 
     def run(self, commands: list[tuple[str, list[str]]]) -> list[list[Plain]]:

@@ -30,15 +30,20 @@ PICTURE = {
 }
 
 
-@pytest.fixture
-def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """The folder of the real programs, fetched once. The time limit of a test does not include this."""
     if shutil.which("unshare") is None:
         pytest.skip("The real programs run in a network namespace, and unshare was not found.")
     try:
-        found = fetch_agents(SCRATCH)
+        return fetch_agents(SCRATCH)
     except NodeMissing as reason:
         pytest.skip(str(reason))
-    running = Agents(found, tmp_path)
+
+
+@pytest.fixture
+def agents(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Agents:
+    running = Agents(programs, tmp_path)
     monkeypatch.chdir(tmp_path)  # exports for opencode go to the current folder
     monkeypatch.setenv("HOME", str(running.home))
     monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "own"))
