@@ -8,7 +8,7 @@ import sys
 CONFIG_NAME = "config.toml"
 """The configuration file in the home folder."""
 
-PUBLIC_FILES = frozenset({CONFIG_NAME, "AGENTS.md"})
+PUBLIC_FILES = frozenset({CONFIG_NAME, "AGENTS.md", "CLAUDE.md"})
 """Files in the home folder that tools may read."""
 
 

@@ -29,6 +29,14 @@ def open_regular_file(path: str) -> BinaryIO:
     raise OSError(errno.EINVAL, "not a regular file")
 
 
+def resolve_open_file(file: BinaryIO, path: str) -> str:
+    """Return the real path of an open file. Its path may lead elsewhere in the meantime."""
+    try:
+        return os.readlink(f"/proc/self/fd/{file.fileno()}")
+    except OSError:  # no /proc on this system
+        return os.path.realpath(path)
+
+
 def read_regular_file(path: str, max_size: int = MAX_FILE_SIZE) -> bytes:
     """Return the bytes of a regular file. Raises `OSError` as `open_regular` does, and if it is larger."""
     with open_regular_file(path) as file:

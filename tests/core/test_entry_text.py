@@ -16,6 +16,7 @@ from sessiontree.core.entry_text import (
     format_content,
     format_model,
     format_readable_text,
+    format_whole_body,
     get_body_text,
     get_result_diff,
     get_speaker,
@@ -237,3 +238,18 @@ def test_content_has_a_placeholder_for_every_image():
     image = {"type": "image", "mimeType": "image/png", "data": "QUJD"}
 
     assert format_content([{"type": "text", "text": "see"}, image]) == "see\n[image: png, 3 bytes]"
+
+
+def test_the_whole_text_of_an_entry_has_its_calls_and_its_error_or_its_data() -> None:
+    call = {"type": "toolCall", "id": "1", "name": "read", "arguments": {"path": "a.py"}}
+    message = {"role": "assistant", "content": [{"type": "text", "text": "Look."}, call], "errorMessage": "cut off"}
+
+    assert format_whole_body({"message": message}).splitlines() == [
+        "Look.",
+        '→ read({"path": "a.py"})',
+        "error: cut off",
+    ]
+    assert format_whole_body({"message": {"role": "user", "content": "Hi"}}) == "Hi"
+    assert format_whole_body({"summary": "Short."}) == "Short."
+    assert format_whole_body({"content": "A note"}) == "A note"
+    assert format_whole_body({"level": "high"}) == '{\n  "level": "high"\n}'

@@ -15,6 +15,7 @@ from sessiontree.core.entries import (
     iter_entries,
 )
 from sessiontree.core.heads import (
+    MAX_ORIGINS,
     BranchOrigin,
     Heads,
     Move,
@@ -350,6 +351,37 @@ def test_a_record_of_a_change_replays_to_the_change():
 
     assert (after.heads, after.current, after.archived) == ({"new": "a"}, "new", {"new"})
     assert len(after.moves) == 1
+
+
+def test_a_record_has_the_origins_of_branches_under_their_new_names():
+    point = entry("p", "b", BranchPoint(name="cache", description="try"), branch="cache")
+    live = replay(*START, point)
+
+    record = live.build_record(heads={"main": "b", "new": "p"}, current="new", renamed=("cache", "new"))
+    end = Heads(lambda: pytest.fail("the record has the origins"))
+    end.apply(entry("r", "p", record, branch="new"), Tree([*START, point]))
+
+    assert record.data["origins"] == {"new": {"created": TIME, "description": "try"}}
+    assert end.info == replay(*START, point, entry("r", "p", record, branch="new")).info
+
+
+def test_a_record_without_the_origins_of_branches_leaves_them_unknown():
+    asked = []
+    end = Heads(lambda: asked.append("log"))
+    end.apply(make_record("r", "b", current="main", heads={"main": "b"}), Tree(START))
+    copy = Heads()
+    copy.copy_origins(end)
+
+    assert "origins" not in end.build_record().data
+    assert "origins" not in copy.build_record().data
+    assert (end.info, asked) == ({}, ["log"])
+
+
+def test_a_record_does_not_have_the_origins_of_very_many_branches():
+    points = [entry(f"p{n}", "b", BranchPoint(name=f"b{n}"), branch=f"b{n}") for n in range(MAX_ORIGINS + 1)]
+
+    assert len(replay(*START, *points[:-1]).build_record().data["origins"]) == MAX_ORIGINS
+    assert "origins" not in replay(*START, *points).build_record().data
 
 
 def test_a_record_of_an_undo_reverts_a_move():

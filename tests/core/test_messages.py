@@ -1,9 +1,11 @@
+import copy
 from collections import defaultdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core.message_input import check_message
 from sessiontree.core.messages import (
     BRANCH_LEAD,
     COMPACTION_LEAD,
@@ -23,7 +25,9 @@ from sessiontree.core.messages import (
     get_model,
     get_role,
     get_tool_calls,
+    is_complete,
     is_failed_turn,
+    is_ready,
     iter_blocks,
     sum_usage,
     tool_call,
@@ -439,3 +443,75 @@ def test_a_system_message_costs_its_content_its_sections_and_its_tools():
     assert estimate_tokens({**plain, "sections": {"a": "1234", "gone": None}}) == 2
     assert estimate_tokens({**plain, "toolsAdded": ["12"]}) == 3  # 1234["12"] has 10 characters
     assert estimate_tokens({**plain, "sections": "odd", "toolsAdded": []}) == 1
+
+
+# Messages that need no more checks
+
+CALL = {"type": "toolCall", "id": "c1", "name": "look", "arguments": {}}
+TEXT = {"type": "text", "text": "hi"}
+READY = [
+    {"role": "user", "content": "hi", "timestamp": 1},
+    {"role": "user", "content": [TEXT], "timestamp": 1},
+    {"role": "toolResult", "toolCallId": "c1", "content": [TEXT], "isError": False, "timestamp": 1},
+    {
+        "role": "assistant",
+        "content": [TEXT, {"type": "thinking", "thinking": "hm"}, CALL],
+        "api": "a",
+        "provider": "p",
+        "model": "m",
+        "usage": NOTHING_SPENT,
+        "stopReason": "stop",
+        "timestamp": 1,
+    },
+]
+
+
+def list_places(value, place=()):
+    """Return where all values in a message are, each as its keys and indexes."""
+    inner = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    return [(*place, key) for key, _ in inner] + [
+        found for key, item in inner for found in list_places(item, (*place, key))
+    ]
+
+
+@pytest.mark.parametrize("message", READY, ids=lambda message: message["role"])
+def test_messages_as_agents_write_them_are_ready(message):
+    assert is_ready(message)
+
+
+ODD_VALUES = (None, True, "", "x", 1, 0.5, [], {}, [TEXT], [CALL], ["hi"], [None], defaultdict(str), TEXT)
+
+
+@pytest.mark.parametrize("message", READY, ids=lambda message: message["role"])
+def test_a_ready_message_needs_no_conversion_and_no_more_fields_whatever_was_changed_in_it(message):
+    ready = 0
+    extra_keys = ("tool_calls", "refusal", "usage", "extra", "prompt_tokens")
+    changes = [(place, value) for place in list_places(message) for value in (*ODD_VALUES, KeyError)]
+    changes += [((key,), value) for key in extra_keys for value in ODD_VALUES]
+    for (*outer, key), value in changes:
+        changed = copy.deepcopy(message)
+        parent = changed
+        for step in outer:
+            parent = parent[step]
+        if value is KeyError:
+            del parent[key]
+        else:
+            parent[key] = copy.deepcopy(value)
+        if is_ready(changed):
+            ready += 1
+            assert check_message(changed) is changed
+            assert is_complete(changed)
+    assert 0 < ready < len(changes)
+
+
+def test_only_a_plain_dict_of_a_common_role_is_ready():
+    message = READY[0]
+
+    assert not is_ready(defaultdict(str, message))
+    assert not is_ready({**message, "role": "system"})
+    assert not is_ready({**message, "content": [defaultdict(str, TEXT)]})
+
+
+@given(json_values)
+def test_an_arbitrary_value_is_not_ready(value):
+    assert not is_ready(value)

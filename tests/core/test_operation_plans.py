@@ -21,6 +21,7 @@ from sessiontree.core.operation_plans import (
     collect_summary_input,
     copy_body,
     find_last_prompt,
+    find_prompt_text,
     get_merge_sources,
     is_merge,
     plan_cherry_pick,
@@ -245,6 +246,8 @@ def test_the_last_prompt_is_the_last_user_message():
 
     assert find_last_prompt(tree.path("c")) is tree["b"]
     assert find_last_prompt([]) is None
+    assert find_prompt_text(tree, "c") == tree["b"].text
+    assert find_prompt_text(tree, None) == ""
 
 
 def make_calls(*calls):

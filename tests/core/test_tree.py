@@ -437,6 +437,18 @@ def test_a_leaf_is_an_entry_without_children_that_are_not_annotations(entries):
     assert tree.find_leaves() == [entry.id for entry in tree if entry.id in real - continued]
 
 
+@given(damaged_entry_lists(), st.integers(0, 20))
+def test_a_leaf_among_the_last_entries_is_continued_by_none_of_them(entries, last):
+    tree = Tree(entries)
+    start = max(0, len(entries) - last)
+    recent = [one.id for at, one in enumerate(entries) if at >= start and tree.get_index(one.id) == at]
+    real = [id for id in recent if not tree[id].is_annotation]
+    continued = {tree.skip_annotations(tree.parent(id)) for id in real}
+
+    assert tree.find_leaves(last) == [id for id in tree.iter_ids() if id in real and id not in continued]
+    assert tree.has_more_than(last) == (len(entries) > last)
+
+
 def test_the_end_of_a_chain_is_a_leaf_and_a_label_on_it_is_not():
     assert build_tree("chain", 6).find_leaves() == ["m5"]
     tree = grow("a>b>c b>d")

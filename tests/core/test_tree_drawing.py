@@ -8,11 +8,11 @@ from sessiontree.core.entries import read_raws
 from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant
-from sessiontree.core.outline import FILTERS, build_outline
+from sessiontree.core.outline import FILTERS, build_outline, lay_out, run_steps, survey_tree
 from sessiontree.core.problems import ProblemScan, find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.core.tree_drawing import TreeDrawing
-from sessiontree.core.tree_rows import find_window, stream_rows
+from sessiontree.core.tree_rows import WindowRow, build_window, find_window, stream_rows
 from tests.builders import entry, grow
 from tests.shapes import build_tree
 from tests.strategies import damaged_entry_lists, entry_lists
@@ -103,6 +103,30 @@ def test_a_window_has_half_of_its_rows_before_the_place(entries, filter, size, d
 
     expected = [*before[len(before) - min(size // 2, len(before)) :], *after]
     assert find_window(tree, leaf, filter, around, size) == (expected[0] if expected else None)
+
+
+@given(st.one_of(entry_lists(), damaged_entry_lists()), st.sampled_from(FILTERS), st.integers(1, 6), st.data())
+def test_a_window_has_the_rows_of_the_whole_outline(entries, filter, size, data):
+    tree = Tree(entries)
+    leaf = data.draw(st.sampled_from([None, *tree.iter_ids()]))
+    around = data.draw(st.sampled_from([None, *tree.iter_ids()]))
+    whole = run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter))
+    depths = dict(tree.walk_ids(leaf))
+
+    def describe(row):
+        id, above = whole.get_id(row), whole.shape.parent_positions[whole.rows[row]]
+        shown = whole.nearest_rows[above] if above >= 0 else -1
+        return WindowRow(id, None if shown < 0 else whole.get_id(shown), depths[id], whole.is_on_path(row))
+
+    window = build_window(tree, leaf, filter, around, size)
+
+    if not window.rows:
+        assert (window.has_earlier, window.has_later) == (len(whole) > 0, False)
+        assert find_window(tree, leaf, filter, around, size) is None
+        return
+    start = whole.find_row(window.rows[0].id)
+    assert window.rows == [describe(row) for row in range(start, min(start + size, len(whole)))]
+    assert (window.has_earlier, window.has_later) == (start > 0, start + size < len(whole))
 
 
 def test_a_window_is_found_far_from_the_last_row_that_a_filter_shows():

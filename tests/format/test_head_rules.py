@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from sessiontree.core.entries import UNREADABLE
-from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
+from sessiontree.core.head_rules import BranchOrigin, choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN, Heads
 from sessiontree.core.tree import Tree
 from sessiontree.format.digest import EntryTotals, UnsoundSession, start_digest
@@ -84,3 +84,15 @@ def test_a_record_is_full_if_it_lists_all_heads_and_the_current_branch() -> None
     assert not parse_head_record({"heads": {"main": "a"}, "current": "other"}).is_full
     assert not parse_head_record({"heads": {}, "current": "main"}).is_full
     assert not parse_head_record({"heads": "x", "current": 1, "archived": "x", "renamed": {"from": 1}}).is_full
+
+
+def test_a_record_has_the_origins_of_branches_if_all_are_valid() -> None:
+    origins = {"a": {"created": "t", "description": "d"}, "b": {"created": "t"}}
+
+    read = parse_head_record({"origins": origins}).origins
+
+    assert read == {"a": BranchOrigin(created="t", description="d"), "b": BranchOrigin(created="t")}
+    assert parse_head_record({"origins": {}}).origins == {}
+    for wrong in (None, [], {"a": 1}, {"a": {}}, {"a": {"created": 1}}, {"a": {"created": "t", "description": 1}}):
+        assert parse_head_record({"origins": wrong}).origins is None
+    assert parse_head_record({}).origins is None

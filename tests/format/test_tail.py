@@ -442,3 +442,30 @@ def test_a_header_is_not_the_entry_with_its_id() -> None:
 
 def test_a_session_without_lines_has_no_tail() -> None:
     assert tail.find_tail([], 0) is None
+
+
+def test_whether_an_entry_has_an_id_is_known_from_the_bytes_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = build_file(header(), entry("a").raw, {"type": "message", "id": "b", "parentId": "a", "branch": "c/d"})
+    blocks = [(lines, 0)]
+
+    assert tail.has_id(blocks, "a") is True
+    assert tail.has_id(blocks, "c/d") is False  # the name of a branch
+    assert tail.has_id(blocks, "x") is False
+    assert tail.has_id([(lines + b'{"text":"\\u001b[1m"}\n', 0)], "x") is False
+    assert tail.has_id([(lines + b'{"text":"\\/"}\n', 0)], "x") is False
+    monkeypatch.setattr(tail, "LINE_LIMIT", 10)
+    assert tail.has_id(blocks, "a") is None
+
+
+@pytest.mark.parametrize(
+    ("id", "line"),
+    [
+        ("x", b'{"type":"message","id":"\\u0078","parentId":null}\n'),
+        ("x/y", b'{"type":"message","id":"x\\/y","parentId":null}\n'),
+        ("x\ny", b""),
+        ("x", b'{"type":"message","id":"x" damaged\n'),
+        ("x", b'{"type":"title","id":"x"}\n'),
+    ],
+)
+def test_all_lines_are_read_if_an_id_may_be_escaped_or_damaged(id: str, line: bytes) -> None:
+    assert tail.has_id([(build_file(header()) + line, 0)], id) is None

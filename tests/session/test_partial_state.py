@@ -12,11 +12,12 @@ from hypothesis import strategies as some
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label
 from sessiontree.core.messages import user
+from sessiontree.core.place_names import find_recent_leaves
 from sessiontree.errors import FormatError, SessionTreeError
 from sessiontree.format import tail
 from sessiontree.format.codec import write_object
 from sessiontree.format.session_reader import SessionReader
-from sessiontree.session import Session, state, writer
+from sessiontree.session import Session, entry_builder, state, writer
 from sessiontree.session.state import SessionState
 from sessiontree.store.base import Cursor
 from sessiontree.store.memory import MemoryStore
@@ -43,7 +44,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "MAX_TAIL_SIZE", 1500)
     monkeypatch.setattr(state, "MAX_PARTIAL_SIZE", 4000)
     monkeypatch.setattr(state, "GROWTH", 1)
-    monkeypatch.setattr(writer, "RECORD_INTERVAL", 12)
+    monkeypatch.setattr(entry_builder, "RECORD_INTERVAL", 12)
     monkeypatch.setattr(writer, "MAX_LINES_BEFORE_RECORD", 9)
 
 
@@ -75,6 +76,9 @@ def describe(session: Session) -> dict[str, Callable[..., Any]]:
         "moves": lambda a, b: (session.heads.moves, session.heads.undoable),
         "undoable": lambda a, b: session.heads.undoable,
         "branches": lambda a, b: session.branches,
+        "origins": lambda a, b: session.heads.info,
+        "recent leaves": lambda a, b: find_recent_leaves(tree, session.heads, len(a)),
+        "more than": lambda a, b: tree.has_more_than(len(a)),
         "unnamed leaves": lambda a, b: session.unnamed_leaves,
         "contains": lambda a, b: a in tree,
         "entry": lambda a, b: (tree[a].parent, tree[a].line, tree[a].raw),
@@ -240,7 +244,7 @@ def build_start(damage: int | None) -> list[bytes]:
         above = "b" if number == 3 else id
         if number in (8, 15):
             heads = {"main": above, "side": "00000003"}
-            record = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": heads})
+            record = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": heads, "origins": {}})
             lines.append(entry(f"r{number}", above, record, branch="main").raw)
     if damage is not None:
         at = damage % (len(lines) - 1) + 1
@@ -264,6 +268,7 @@ def test_partial_sessions_write_the_same_lines_as_whole_ones(
         assert list(lazy.store.stream_lines()) == list(whole.store.stream_lines())
         before, after = lazy.sessions[0].heads, whole.sessions[0].heads
         assert (before.heads, before.current, before.archived) == (after.heads, after.current, after.archived)
+        assert before.info == after.info
 
 
 def test_an_append_to_a_long_session_reads_only_its_end() -> None:
@@ -276,6 +281,27 @@ def test_an_append_to_a_long_session_reads_only_its_end() -> None:
     assert written.line == 26
     assert not session.tree.is_partial
     assert session.tree[written.id] is written
+
+
+def test_as_many_entries_are_loaded_as_it_takes_to_know_that_there_are_more() -> None:
+    session = Session(store_of(build_start(None)))
+    session.append(user("hello"))
+
+    assert session.tree.has_more_than(1)
+    assert session.tree.is_partial
+    assert session.tree.has_more_than(20)
+    assert not session.tree.has_more_than(1000)
+    assert not session.tree.is_partial
+
+
+def test_creating_and_renaming_a_branch_does_not_load_the_session() -> None:
+    session = Session(store_of(build_start(None)))
+
+    session.create_branch("idea")
+    session.rename_branch("idea", "plan")
+
+    assert session.tree.is_partial
+    assert "plan" in session.heads.heads
 
 
 def test_a_session_of_a_peer_is_loaded_as_a_whole_until_the_first_append() -> None:

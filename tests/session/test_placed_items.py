@@ -12,7 +12,7 @@ import sessiontree as st
 from sessiontree.core.entries import Body
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.codec import read_object
-from sessiontree.session.writer import RECORD_INTERVAL
+from sessiontree.session.entry_builder import RECORD_INTERVAL
 
 BRANCHES = ("main", "side", "other")
 

@@ -21,7 +21,7 @@ from sessiontree.core.heads import SKIP_LIMIT
 from sessiontree.format.codec import WIRE
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.session import Session
-from sessiontree.session.writer import RECORD_INTERVAL, EntryBuilder, Item
+from sessiontree.session.entry_builder import RECORD_INTERVAL, EntryBuilder, Item
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore

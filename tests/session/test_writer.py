@@ -8,8 +8,7 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entries import Body, Chain, Custom, Entry, Label, Message, SessionInfo, Usage
 from sessiontree.format.codec import read_object, write_header
-from sessiontree.session.state import SessionState
-from sessiontree.session.writer import (
+from sessiontree.session.entry_builder import (
     RECORD_INTERVAL,
     EntryBatch,
     EntryBuilder,
@@ -18,6 +17,7 @@ from sessiontree.session.writer import (
     generate_id,
     has_branch_move,
 )
+from sessiontree.session.state import SessionState
 from sessiontree.store.memory import MemoryStore
 
 HELLO = st.user("Hello")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
-from sessiontree.store import jsonl
+from sessiontree.store import jsonl, jsonl_file
 from sessiontree.store.base import Cursor
 from sessiontree.store.batch_journal import write_note
 from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, blank_lines, get_identity, make_private_directory
@@ -230,7 +230,7 @@ def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_n
 def test_lines_are_fetched_again_from_any_position(
     path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, many: int
 ) -> None:
-    monkeypatch.setattr(jsonl, "LARGE_READ", many)
+    monkeypatch.setattr(jsonl_file, "LARGE_READ", many)
     JsonlStore(str(path)).create([b"{}", b'{"a":1}'])
     with path.open("ab") as file:
         file.write(last)
@@ -247,7 +247,7 @@ def test_lines_are_fetched_again_from_any_position(
 def test_fetching_lines_that_moved_is_a_conflict(
     path: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bytes, many: int
 ) -> None:
-    monkeypatch.setattr(jsonl, "LARGE_READ", many)
+    monkeypatch.setattr(jsonl_file, "LARGE_READ", many)
     store = JsonlStore(str(path))
     store.create([b"{}", b'{"a":1}', b'{"b":2}'])
     store.read()
@@ -734,7 +734,8 @@ def test_rolling_back_a_failed_write_keeps_what_another_program_wrote_after_it(p
 
 
 def test_an_endless_line_is_an_error_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
+    for module in (jsonl, jsonl_file):
+        monkeypatch.setattr(module, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     os.truncate(path, 1 << 40)  # a hole: the whole file would not fit into memory
@@ -753,7 +754,8 @@ def test_an_endless_line_is_an_error_and_not_read(path: Path, monkeypatch: pytes
 
 
 def test_nothing_is_appended_after_an_endless_last_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
+    for module in (jsonl, jsonl_file):
+        monkeypatch.setattr(module, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     os.truncate(path, 1 << 40)

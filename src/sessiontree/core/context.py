@@ -30,6 +30,7 @@ from sessiontree.core.entries import (
     ModelChange,
     RuleInjection,
 )
+from sessiontree.core.late_imports import load
 from sessiontree.core.message_input import find_unsent_blocks
 from sessiontree.core.messages import (
     build_text_blocks,
@@ -49,7 +50,6 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
-from sessiontree.core.upward_calls import load
 from sessiontree.errors import format_names
 
 NO_RESULT = "The tool was interrupted: no result was recorded."

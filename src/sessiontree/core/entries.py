@@ -35,6 +35,9 @@ NO_ID: EntryId = "(no id)"
 HEAD_RECORD = "sessiontree.head"
 """The `custom_type` of head records."""
 
+EXPERIMENT_RECORD = "sessiontree.experiment"
+"""The `custom_type` of the plan and the scored runs of experiments."""
+
 FILES_RECORD = "sessiontree.files"
 """The `custom_type` of annotations that name a snapshot of the files."""
 

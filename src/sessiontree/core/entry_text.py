@@ -9,6 +9,7 @@ in all other data. Images have no text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +27,7 @@ from sessiontree.core.entries import (
     Message,
     shorten_to_line,
 )
-from sessiontree.core.message_views import MessagePreview, ToolCall
+from sessiontree.core.message_views import MessagePreview, PreviewBlock, ToolCall
 from sessiontree.core.messages import (
     coerce_number,
     coerce_string,
@@ -90,7 +91,7 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
                 return f"assistant: {text}"
             if message.is_failed_turn:
                 return f"assistant: ({message.stop_reason})"
-            return f"assistant: {_format_calls(message.calls) or '(no content)'}"
+            return f"assistant: {_format_calls(message.call_blocks) or '(no content)'}"
         case "toolResult":
             return format_call(call) if call else f"[{message.tool_name or 'tool result'}]"
         case "bashExecution" | "pythonExecution":
@@ -101,10 +102,10 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
 
 def format_message_text(message: MessagePreview) -> str:
     text = shorten_to_line(message.text or message.command or message.code)
-    return text or _format_calls(message.calls)
+    return text or _format_calls(message.call_blocks)
 
 
-def _format_calls(calls: Sequence[ToolCall]) -> str:
+def _format_calls(calls: Sequence[PreviewBlock]) -> str:
     """Join tool calls, as many as fit in a row."""
     parts: list[str] = []
     length = 0
@@ -116,7 +117,7 @@ def _format_calls(calls: Sequence[ToolCall]) -> str:
     return ", ".join(parts)
 
 
-def format_call(call: ToolCall) -> str:
+def format_call(call: ToolCall | PreviewBlock) -> str:
     """Return a tool call with the argument that identifies it."""
     subject = find_call_subject(call.arguments)
     return f"[{call.name}: {shorten_to_line(subject)[:80]}]" if subject else f"[{call.name}]"
@@ -139,14 +140,17 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
 # Text for a reader
 
 
-CALL_SUBJECTS = ("path", "file_path", "command", "pattern", "query", "url")
+CALL_SUBJECTS = ("path", "file_path", "command", "pattern", "query", "url", "description")
 """Arguments that identify a tool call, the most specific first."""
 
 
 def find_call_subject(arguments: Any) -> str:
     """Return the argument that identifies a tool call, such as a path or a command."""
-    values: JsonObject = arguments if is_object(arguments) else {}
-    return next((text for key in CALL_SUBJECTS if (text := coerce_string(values.get(key)))), "")
+    if is_object(arguments):
+        for key in CALL_SUBJECTS:
+            if key in arguments and (text := coerce_string(arguments[key])):
+                return text
+    return ""
 
 
 def format_call_head(name: str, arguments: Any) -> str:
@@ -242,6 +246,26 @@ def get_body_text(body: Body) -> str | None:
             return summary
         case _:
             return None
+
+
+def format_whole_message(message: JsonObject) -> str:
+    """Return the full text of a message, with its tool calls."""
+    parts = [get_message_text(message), *map(format_call_with_arguments, get_tool_calls(message))]
+    if message.get("errorMessage"):
+        parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
+    return "\n".join(part for part in parts if part)
+
+
+def format_whole_body(wire: JsonObject) -> str:
+    """Return the full text of an entry, given by its encoded body. Other data is shown as JSON."""
+    message = wire.get("message")
+    if is_object(message):
+        return format_whole_message(message)
+    return (
+        coerce_string(wire.get("summary"))
+        or extract_text(wire.get("content"))
+        or json.dumps(wire, ensure_ascii=False, indent=2)
+    )
 
 
 def get_result_diff(message: JsonObject) -> str:

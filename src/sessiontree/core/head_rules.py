@@ -18,7 +18,7 @@ from collections.abc import Container
 from functools import lru_cache
 from typing import NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.core.entries import EntryId, JsonObject, parse_entry_id
 from sessiontree.core.messages import is_list, is_object
@@ -63,6 +63,13 @@ def choose_peer_branch(
     return line_branch if line_branch is not None and line_branch in branches else current
 
 
+class BranchOrigin(Struct, frozen=True, kw_only=True):
+    """When and why a branch was created."""
+
+    created: str = ""
+    description: str | None = None
+
+
 class HeadRecord(NamedTuple):
     """The content of a head record, as far as it is valid."""
 
@@ -72,6 +79,8 @@ class HeadRecord(NamedTuple):
     archived: list[str]
     renamed: tuple[str, str] | None
     """The old and the new name of a branch that the record renames."""
+    origins: dict[str, BranchOrigin] | None
+    """When and why branches were created; `None` if the record does not say."""
 
     @property
     def is_full(self) -> bool:
@@ -88,4 +97,16 @@ def parse_head_record(data: JsonObject) -> HeadRecord:
         current=current if isinstance(current, str) else None,
         archived=[name for name in archived if isinstance(name, str)] if is_list(archived) else [],
         renamed=(old, new) if isinstance(old, str) and isinstance(new, str) else None,
+        origins=_parse_origins(data["origins"]) if "origins" in data else None,
     )
+
+
+def _parse_origins(value: object) -> dict[str, BranchOrigin] | None:
+    """Read the origins of a head record; `None` unless all are valid."""
+    origins: dict[str, BranchOrigin] = {}
+    for name, origin in value.items() if is_object(value) else (("", None),):
+        created, description = (origin.get("created"), origin.get("description")) if is_object(origin) else (None, None)
+        if not isinstance(created, str) or not isinstance(description, str | None):
+            return None
+        origins[name] = BranchOrigin(created=created, description=description)
+    return origins

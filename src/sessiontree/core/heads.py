@@ -26,13 +26,16 @@ from sessiontree.core.entries import (
     JsonObject,
     iter_entries,
 )
-from sessiontree.core.head_rules import HeadRecord, choose_peer_branch, get_effect, parse_head_record
+from sessiontree.core.head_rules import BranchOrigin, HeadRecord, choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.messages import is_object
 from sessiontree.core.operation_plans import get_merge_sources, is_merge
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 
 MAIN = "main"
+
+MAX_ORIGINS = 64
+"""A head record has the origins of at most this many branches. It is written often."""
 
 SKIP_LIMIT = 8
 """After this many unreadable heads, all lines are checked at once instead of one after another."""
@@ -81,13 +84,6 @@ class Move(Struct, frozen=True):
         )
 
 
-class BranchOrigin(Struct, frozen=True, kw_only=True):
-    """When and why a branch was created."""
-
-    created: str = ""
-    description: str | None = None
-
-
 class Heads:
     def __init__(self, load_log: Callable[[], None] | None = None) -> None:
         """With `load_log`, the lines to replay are only the end of a file: the moves and origins need the rest.
@@ -95,6 +91,7 @@ class Heads:
         It replays all lines and gives this object their state.
         """
         self._load_log = load_log
+        self._knows_origins = load_log is None
         self.current = MAIN
         self._moves: list[Move] = []
         self._info: dict[str, BranchOrigin] = {}
@@ -126,8 +123,13 @@ class Heads:
     @property
     def info(self) -> dict[str, BranchOrigin]:
         """When and why branches were created."""
-        self._require_log()
+        if not self._knows_origins:
+            self._require_log()
         return self._info
+
+    def copy_origins(self, other: Heads) -> None:
+        """Take over what `other` knows about when and why branches were created."""
+        self._info, self._knows_origins = dict(other._info), other._knows_origins
 
     def _require_log(self) -> None:
         if self._load_log is not None:
@@ -283,6 +285,8 @@ class Heads:
         elif self.current not in self.heads:
             self.current = next(iter(self.heads))
         self.archived = {name for name in record.archived if name in self.heads}
+        if record.origins is not None:
+            self._info, self._knows_origins = record.origins, True
         self._line_branch = self.current
         self.lines_since_record = 0
         self._is_promotion = False
@@ -380,6 +384,8 @@ class Heads:
         archive = sorted(self.archived if archived is None else archived)
         if archive:
             data["archived"] = archive
+        if self._knows_origins and len(self._info) <= MAX_ORIGINS:
+            data["origins"] = self._encode_origins(renamed)
         if renamed is not None:
             data["renamed"] = {"from": renamed[0], "to": renamed[1]}
         if moved or undo:
@@ -388,6 +394,14 @@ class Heads:
         if undo:
             data["undo"] = True
         return Custom(custom_type=HEAD_RECORD, data=data)
+
+    def _encode_origins(self, renamed: tuple[str, str] | None) -> JsonObject:
+        old, new = renamed or (None, None)
+        return {
+            new if new is not None and name == old else name: {"created": origin.created}
+            | ({} if origin.description is None else {"description": origin.description})
+            for name, origin in self._info.items()
+        }
 
 
 def describe_move(move: Move, heads: Heads, tree: Tree) -> str:

@@ -8,7 +8,6 @@ before; `find_unsent_blocks` tells what a model does not get of them.
 from __future__ import annotations
 
 import re
-from operator import itemgetter
 from typing import Any, NoReturn, cast
 
 import msgspec
@@ -49,8 +48,6 @@ USAGE_NAMES = {
 _IGNORED_USAGE = frozenset({"prompt_tokens_details", "completion_tokens_details", "server_tool_use", "service_tier"})
 _COUNTS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 _OWN_USAGE = frozenset({*_COUNTS, "cost"})
-_get_counts = itemgetter(*_COUNTS)
-_are_numbers = frozenset({int, float}).issuperset
 _DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 USAGE_FORM = '{"input": 10, "output": 5, "cost": 0.01}'
@@ -71,15 +68,7 @@ def check_message(message: dict[str, Any]) -> dict[str, Any]:
     content: Any = message.get("content")
     if content.__class__ is list:
         for block in content:
-            # Nearly all blocks are text, which all roles accept; each call saved is 1 % of an append.
-            if block.__class__ is dict and block.get("type") == "text" and block.get("text").__class__ is str:
-                continue
-            if block.__class__ is not dict or (kind := block.get("type")) not in accepted:
-                message = {**message, "content": _convert_blocks(content, role, accepted)}
-                break
-            if kind == "thinking" and block.get("thinking").__class__ is str:
-                continue
-            if not _is_whole(block):
+            if block.__class__ is not dict or block.get("type") not in accepted or not _is_whole(block):
                 message = {**message, "content": _convert_blocks(content, role, accepted)}
                 break
     elif content is not None and not isinstance(content, str):  # without content it is sent as empty, as by peers
@@ -87,7 +76,7 @@ def check_message(message: dict[str, Any]) -> dict[str, Any]:
     if role == "toolResult" and not (message.get("toolCallId") and isinstance(message["toolCallId"], str)):
         raise InvalidOperation('a tool result needs the "toolCallId" that it answers; use st.tool_result(call, …)')
     usage: Any = message.get("usage")
-    if usage is not None and not _is_plain_usage(usage) and role in ("assistant", "toolResult"):
+    if usage is not None and role in ("assistant", "toolResult"):
         checked = check_usage(usage)
         if checked is not usage:
             message = {**message, "usage": checked}
@@ -149,17 +138,6 @@ def _is_sent(block: object, accepted: frozenset[str], role: object) -> bool:
     if not is_object(block) or block.get("type") not in accepted:
         return False
     return role != "assistant" or block["type"] != "image"
-
-
-def _is_plain_usage(usage: Any) -> bool:
-    """Return whether a usage object evidently needs no more checks, as those of all our own messages."""
-    if usage.__class__ is not dict or len(usage) != len(_OWN_USAGE):
-        return False
-    try:
-        cost, counts = usage["cost"], _get_counts(usage)
-    except KeyError:
-        return False
-    return cost.__class__ is dict and _are_numbers(map(type, counts)) and _are_numbers(map(type, cost.values()))
 
 
 def check_usage(usage: object) -> dict[str, Any]:

@@ -383,9 +383,14 @@ class MessagePreview(Struct, gc=False, rename="camel"):
     @property
     def calls(self) -> list[ToolCall]:
         """The tool calls, as `get_tool_calls` returns them."""
+        return [ToolCall(block.id, block.name, block.arguments) for block in self.call_blocks]
+
+    @property
+    def call_blocks(self) -> list[PreviewBlock]:
+        """The blocks that are tool calls."""
         if self.role != "assistant" or isinstance(self.content, str):
             return []
-        return [ToolCall(block.id, block.name, block.arguments) for block in self.content if block.type == "toolCall"]
+        return [block for block in self.content if block.type == "toolCall"]
 
     @property
     def is_failed_turn(self) -> bool:

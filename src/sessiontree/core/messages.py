@@ -122,10 +122,15 @@ def build_text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
 TOKEN_KEYS = ("input", "output", "cacheRead", "cacheWrite")
 COST_KEYS = (*TOKEN_KEYS, "total")
 USAGE_KEYS = (*TOKEN_KEYS, "totalTokens", "cost")
+USAGE_SIZE, COST_SIZE = len(USAGE_KEYS), len(COST_KEYS)
 
-_get_answer_fields = itemgetter("content", "usage", "api", "provider", "model", "stopReason", "timestamp")
-_get_usage_fields = itemgetter("cost", *TOKEN_KEYS, "totalTokens")
+ANSWER_KEYS = frozenset({"content", "usage", "api", "provider", "model", "stopReason", "timestamp"})
+"""The fields that peers write for an answer, beside its role."""
+
 _get_cost_fields = itemgetter(*COST_KEYS)
+_get_counts = itemgetter(*TOKEN_KEYS, "totalTokens")
+_get_answer_facts = itemgetter("api", "provider", "model", "stopReason")
+_are_numbers = frozenset({int, float}).issuperset
 
 
 def complete_usage(usage: JsonObject | None) -> JsonObject:
@@ -160,16 +165,71 @@ def is_complete(message: JsonObject) -> bool:
     """Return whether a message has every field that peers write for its role."""
     role = message.get("role")
     if role == "assistant":
-        # One itemgetter call takes a third less time than single lookups. Subclasses of dict may invent missing keys.
-        try:
-            answer: Any = _get_answer_fields(message) if message.__class__ is dict else (None, None)
-            cost: Any = _get_usage_fields(answer[1])[0] if answer[1].__class__ is dict else None
-            return cost.__class__ is dict and _get_cost_fields(cost) is not None and isinstance(answer[0], list)
-        except KeyError:
-            return False
+        usage = message.get("usage")
+        cost = usage.get("cost") if is_object(usage) else None
+        return (
+            is_object(usage)
+            and is_object(cost)
+            and is_list(message.get("content"))
+            and message.keys() >= ANSWER_KEYS
+            and usage.keys() >= set(USAGE_KEYS)
+            and cost.keys() >= set(COST_KEYS)
+        )
     if role == "toolResult":
         return "isError" in message and "timestamp" in message and isinstance(message.get("content"), list)
     return "timestamp" in message
+
+
+def is_ready(message: JsonObject) -> bool:
+    """Return whether a message evidently needs no conversion and no further fields, as nearly all of an agent.
+
+    `check_message` returns such a message as it is, and `is_complete` holds for it. Calling these two instead takes
+    twice as long, which is a tenth of an append.
+    """
+    if message.__class__ is not dict or "timestamp" not in message:
+        return False
+    try:
+        role, content = message["role"], message["content"]
+        if role == "toolResult":
+            call: Any = message["toolCallId"]
+            if call.__class__ is not str or not call or "isError" not in message or "usage" in message:
+                return False
+        elif role == "assistant":
+            _get_answer_facts(message)
+            usage: Any = message["usage"]
+            cost: Any = usage["cost"] if usage.__class__ is dict else None
+            if cost.__class__ is not dict or len(usage) != USAGE_SIZE or len(cost) != COST_SIZE:
+                return False
+            if not _are_numbers(map(type, _get_counts(usage) + _get_cost_fields(cost))):
+                return False
+            if "tool_calls" in message or "refusal" in message:
+                return False
+        elif role == "user":
+            if content.__class__ is str:
+                return True
+        else:
+            return False
+        if content.__class__ is not list:
+            return False
+        for block in content:
+            if block.__class__ is not dict:
+                return False
+            kind = block["type"]
+            if kind == "text":
+                text: Any = block["text"]
+            elif role != "assistant":
+                return False
+            elif kind == "thinking":
+                text = block["thinking"]
+            elif kind == "toolCall" and block["name"].__class__ is str and "arguments" in block:
+                text = block["id"]
+            else:
+                return False
+            if text.__class__ is not str:
+                return False
+    except KeyError:
+        return False
+    return True
 
 
 def complete_message(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:

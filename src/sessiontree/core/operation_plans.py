@@ -157,6 +157,13 @@ def find_last_prompt(path: Sequence[Entry]) -> Entry | None:
     return None
 
 
+def find_prompt_text(tree: Tree, leaf: EntryId | None) -> str:
+    """Return the text of the last user message at an entry or above it; empty if there is none."""
+    prompt = find_last_prompt(tree.path(leaf))
+    body = None if prompt is None else prompt.body
+    return extract_text(body.message.get("content")) if isinstance(body, Message) else ""
+
+
 # Forking
 
 

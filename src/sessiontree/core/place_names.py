@@ -149,6 +149,12 @@ def find_unnamed_leaves(tree: Tree, heads: Heads) -> dict[str, EntryId]:
     return unnamed
 
 
+def find_recent_leaves(tree: Tree, heads: Heads, last: int) -> list[EntryId]:
+    """Return the leaves among the last entries that `find_unnamed_leaves` lists, in file order."""
+    named = {tree.skip_annotations(head) for head in heads.heads.values() if head is not None and tree.has_loaded(head)}
+    return [leaf for leaf in tree.find_leaves(last) if leaf not in named and tree.peek(leaf).type != "branch_point"]
+
+
 def check_branch_name(name: str) -> None:
     """Raise `InvalidOperation` for a name that is ambiguous or cannot be displayed."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
@@ -161,10 +167,10 @@ def check_branch_name(name: str) -> None:
 def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
     """Raise `InvalidOperation` for an invalid name, an existing branch, or the id of an entry."""
     check_branch_name(name)
-    if name in tree:
-        raise InvalidOperation(f"invalid branch name {name!r}: it is an entry id in this session")
     if name in heads.heads:
         raise InvalidOperation(f"branch {name!r} already exists")
+    if name in tree:
+        raise InvalidOperation(f"invalid branch name {name!r}: it is an entry id in this session")
 
 
 def _find_name_fault(name: str) -> str | None:

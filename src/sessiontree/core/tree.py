@@ -31,6 +31,10 @@ NON_ANNOTATION_TYPES = frozenset({"message", "model_change", "thinking_level_cha
 """Types that are never annotations: nearly all lines."""
 
 
+MAX_SORTED = 16
+"""The order of at most this many siblings is cached."""
+
+
 class EarlierEntries(Protocol):
     """The entries before those of a partial tree, which has only the end of a file."""
 
@@ -40,6 +44,10 @@ class EarlierEntries(Protocol):
 
     def load_to(self, id: EntryId | None) -> None:
         """Add earlier entries to the tree with `prepend`, at least from `id` on; all if it is `None` or not found."""
+        ...
+
+    def load_more(self) -> None:
+        """Add some earlier entries to the tree with `prepend`."""
         ...
 
 
@@ -128,6 +136,8 @@ class Tree:
         """Ids of the parents that orphans name."""
         self._children: dict[EntryId | None, list[EntryId]] | None = None
         self._forks: ForkIndex | None = None
+        self._sorted_siblings: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """The order of siblings by time, for walks that start again: it takes reading their lines."""
         self._real_ancestors: dict[EntryId, EntryId | None] = {}
         """The nearest entry above each annotation that is not an annotation, cached on access."""
         self._labels: dict[EntryId, Entry] = {}
@@ -515,7 +525,15 @@ class Tree:
                 yield id, None if id in self._detached else self._get_written_parent(id)
 
     def sort_oldest_first(self, indices: list[int]) -> list[int]:
-        """Sort indices of entries, given in file order, by time."""
+        """Sort indices of entries, given in file order, by time. The order of few entries is cached."""
+        if len(indices) > MAX_SORTED:
+            return self._sort_by_time(indices)
+        key = tuple(indices)
+        if key not in self._sorted_siblings:
+            self._sorted_siblings[key] = tuple(self._sort_by_time(indices))
+        return list(self._sorted_siblings[key])
+
+    def _sort_by_time(self, indices: list[int]) -> list[int]:
         entries = [self._build_entry_at(index) for index in indices]
         ages = [
             parse_timestamp(entry.source.decode_timestamp(raw)) or 0
@@ -528,20 +546,41 @@ class Tree:
     def roots(self) -> list[Entry]:
         return self.children(None)
 
-    def find_leaves(self) -> list[EntryId]:
-        """Return the entries that no other continues, in file order. Annotations do not count."""
-        self.load()
+    def find_leaves(self, last: int | None = None) -> list[EntryId]:
+        """Return the entries that no other continues, in file order. Annotations do not count.
+
+        With `last`, these are the ones among the last entries that none of these continues, and no others are loaded.
+        """
+        if last is None or not self.has_more_than(last):
+            self.load()
+            last = self._count - self._first
         if self._must_resolve_parents:
             self._resolve_parents()
-        # Within a chain, every entry but the last is continued by the next one.
-        links = ((item.ids[-1] if isinstance(item, Chain) else item.id, item.parent) for item in self._items)
+        start = self._count - last
         continued: set[EntryId | None] = set()
         ends: list[EntryId] = []
-        for id, parent in links if self.is_sound else self._iter_links():
-            if self.skip_annotations(id) == id:
+        for id, parent in self._iter_ends(start) if self.is_sound else self._iter_links():
+            is_recent = self._by_id[id] >= start
+            if is_recent and (id not in self._annotations or (not self.is_sound and self.skip_annotations(id) == id)):
                 ends.append(id)
-                continued.add(self.skip_annotations(parent))
+                if parent in self._by_id:  # others are before the entries that are wanted
+                    continued.add(self.skip_annotations(parent))
         return [id for id in ends if id not in continued]
+
+    def _iter_ends(self, start: int) -> Iterator[tuple[EntryId, EntryId | None]]:
+        """Yield the last entry of each item from an index on, and the parent of its first entry.
+
+        Within a chain, every entry but the last is continued by the next one.
+        """
+        first = max(0, bisect_right(self._starts, start) - 1)
+        for item, at in zip(self._items[first:], self._starts[first:], strict=True):
+            yield item.ids[-1] if isinstance(item, Chain) else item.id, item.parent if at >= start else None
+
+    def has_more_than(self, count: int) -> bool:
+        """Return whether there are more than `count` entries. Loads no more than it takes to know."""
+        while self._earlier is not None and self._count - self._first <= count:
+            self._earlier.load_more()
+        return self._count - self._first > count
 
     def walk_up(self, id: EntryId | None) -> Iterator[Entry]:
         """Yield the entries from `id` up to its root."""

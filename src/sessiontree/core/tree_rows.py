@@ -7,6 +7,7 @@ Nothing is laid out in advance: the first rows are there at once, and memory doe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from msgspec import Struct
 
@@ -15,7 +16,7 @@ from sessiontree.core.entry_text import format_entry, format_message_text
 from sessiontree.core.message_views import MessagePreview
 from sessiontree.core.outline import FILTER_TABLES, KIND_BOOKKEEPING, KIND_OTHER, KIND_TOOL_CALL, classify_message
 from sessiontree.core.problems import ProblemScan
-from sessiontree.core.tree import Span, Tree
+from sessiontree.core.tree import Span, SpanWalk, Tree
 
 FIRST_BATCH_SIZE = 16
 BATCH_SIZE = 1024
@@ -76,14 +77,7 @@ def find_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId |
 
     If `around` has no row, the middle is where its row would be. Rows before the window are not read.
     """
-    shown = EntryFilter(tree, leaf, filter)
-    place = 0
-    index = -1 if around is None else tree.get_index(around)
-    for span in tree.walk_spans(leaf) if around is not None else ():
-        if span.first <= index < span.first + len(span):
-            place += index - span.first
-            break
-        place += len(span)
+    shown, place = EntryFilter(tree, leaf, filter), find_place(tree, leaf, around)
     before, size = rows // 2, max(rows, BATCH_SIZE)
     while True:
         first = max(0, place - size)
@@ -102,9 +96,19 @@ def find_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId |
     return None
 
 
-def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int, stop: int) -> list[EntryId]:
-    """Return the entries that are shown between two positions of a walk."""
-    found: list[EntryId] = []
+def find_place(tree: Tree, leaf: EntryId | None, around: EntryId | None) -> int:
+    """Return the position of an entry in drawing order; 0 for `None`."""
+    place = 0
+    index = -1 if around is None else tree.get_index(around)
+    for span in tree.walk_spans(leaf) if around is not None else ():
+        if span.first <= index < span.first + len(span):
+            return place + index - span.first
+        place += len(span)
+    return place
+
+
+def iter_spans(tree: Tree, leaf: EntryId | None, first: int, stop: int) -> Iterator[Span]:
+    """Yield the spans between two positions in drawing order."""
     position = 0
     for span in tree.walk_spans(leaf):
         if position >= stop:
@@ -112,10 +116,76 @@ def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int
         low, high = max(first - position, 0), min(stop - position, len(span))
         position += len(span)
         if low < high:
-            entries = list(span.cut(low, high).iter_entries())
-            for entry, raw in zip(entries, read_raws(entries), strict=True):
-                if shown.shows(entry, decode_message(entry, raw)[1]):
-                    found.append(entry.id)
+            yield span.cut(low, high)
+
+
+def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int, stop: int) -> list[EntryId]:
+    """Return the entries that are shown between two positions of a walk."""
+    found: list[EntryId] = []
+    for span in iter_spans(tree, leaf, first, stop):
+        entries = list(span.iter_entries())
+        for entry, raw in zip(entries, read_raws(entries), strict=True):
+            if shown.shows(entry, decode_message(entry, raw)[1]):
+                found.append(entry.id)
+    return found
+
+
+class WindowRow(Struct, frozen=True, gc=False):
+    """One row of a window."""
+
+    id: EntryId
+    parent: EntryId | None
+    """The nearest ancestor that the filter shows. It may be before the window."""
+    depth: int
+    on_path: bool
+    """Whether the row is on the path to the leaf."""
+
+
+class TreeWindow(Struct, frozen=True):
+    """Consecutive rows of a tree in drawing order."""
+
+    rows: list[WindowRow]
+    has_earlier: bool
+    """Whether the tree has rows before these."""
+    has_later: bool
+
+
+def build_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId | None, rows: int) -> TreeWindow:
+    """Return `rows` rows with `around` in the middle. Only the entries near the window are decoded."""
+    start, top = find_window(tree, leaf, filter, around, rows), find_window(tree, leaf, filter, None, 1)
+    if start is None:
+        return TreeWindow([], top is not None, False)
+    found = list(islice(stream_rows(tree, leaf, filter, start=start), rows + 1))
+    walk, shown = SpanWalk(tree, leaf), EntryFilter(tree, leaf, filter)
+    ancestors: dict[EntryId, EntryId | None] = {}
+    return TreeWindow(
+        [
+            WindowRow(
+                row.id,
+                _find_shown_ancestor(tree, row.parent, shown, ancestors),
+                row.depth,
+                walk.is_on_path(tree.get_index(row.id)),
+            )
+            for row in found[:rows]
+        ],
+        start != top,
+        len(found) > rows,
+    )
+
+
+def _find_shown_ancestor(
+    tree: Tree, id: EntryId | None, shown: EntryFilter, known: dict[EntryId, EntryId | None]
+) -> EntryId | None:
+    """Return the entry `id` or its nearest ancestor that has a row. `known` caches results."""
+    walked: list[EntryId] = []
+    while id is not None and id not in known:
+        entry = tree.peek(id)
+        walked.append(id)
+        if shown.shows(entry, decode_message(entry, entry.raw)[1] if shown.needs_messages else None):
+            break
+        id = tree.parent(id)
+    found = known.get(id, id) if id is not None else None
+    known.update(dict.fromkeys(walked, found))
     return found
 
 
@@ -128,6 +198,7 @@ def stream_rows(
 ) -> Iterator[FlatRow]:
     """Yield the rows that `filter` shows, from the top or from `start`. Every entry that is read is added to `scan`."""
     shown, labels = EntryFilter(tree, leaf, filter), tree.labels
+    shows_all = shown.shows_all
     for entries, parents, depths in _iter_batches(tree, leaf, start):
         order = sorted(range(len(entries)), key=[entry.line for entry in entries].__getitem__)
         rows: list[FlatRow | None] = [None] * len(entries)
@@ -136,15 +207,15 @@ def stream_rows(
             line, message = decode_message(entry, raw)
             if scan is not None:
                 scan.add(entry, raw, line)
-            if shown.shows(entry, message):
-                is_sound = line is not None and line.is_sound
+            if shows_all or shown.shows(entry, message):
+                id = entry.id
                 rows[at] = FlatRow(
-                    entry.id,
+                    id,
                     parents[at],
                     entry.type,
                     None if message is None else message.role,
-                    labels.get(entry.id),
-                    line.timestamp if line is not None and is_sound else entry.source.decode_timestamp(raw),
+                    labels.get(id),
+                    line.timestamp if line is not None and line.is_sound else entry.source.decode_timestamp(raw),
                     depths[at],
                     format_entry(entry, raw) if message is None else format_message_text(message),
                 )

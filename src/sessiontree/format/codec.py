@@ -178,6 +178,8 @@ WIRE: dict[str, tuple[type[Any], dict[str, WireField]]] = {
 ID, PARENT, ANCHOR, MESSAGE = "id", "parentId", "firstKeptEntryId", "message"
 HEAD_KEYS = ("type", ID, PARENT, "timestamp", "branch", "current")
 COPIED_FROM = "copiedFrom"
+STARTING_CALL = "toolCallId"
+"""The field of a branch point that names the tool call that started a subagent."""
 
 _TYPES_BY_BODY = {body: type for type, (body, _) in WIRE.items()}
 

@@ -7,6 +7,7 @@ not enough to know, the result is `None` and the caller must read the whole file
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -39,6 +40,9 @@ WHOLE_SIZE = 1 << 18
 MAX_TAIL_SIZE = 1 << 22
 """How far back a head record is searched for, in bytes. A session without one is read as a whole."""
 
+
+_ESCAPED_CHARACTER = re.compile(rb"\\u(?!00[01])")
+"""The escaped form of a character that needs none. Nearly all programs escape only control characters."""
 
 MAX_MOVE_SIZE = 1 << 20
 """How far back the head record before the last one is searched for, in bytes."""
@@ -91,15 +95,41 @@ def find_entry(blocks: Iterable[tuple[bytes, int]], id: EntryId) -> Entry | None
     return None
 
 
+def has_id(blocks: Iterable[tuple[bytes, int]], id: EntryId) -> bool | None:
+    """Return whether an entry has an id; `None` if all lines must be read to know.
+
+    Only lines that contain the id are decoded. Other lines could only have it in an escaped form.
+    """
+    text = write_value(id)
+    if not id.isprintable():
+        return None
+    for data, _ in blocks:
+        if _ESCAPED_CHARACTER.search(data) or ("/" in id and b"\\/" in data):
+            return None
+        for raw in _find_raw_lines(data, text):
+            try:
+                entry = read_line(raw, 1, MemoryLine(raw))
+            except NotJson:
+                return None
+            if entry.id == id:
+                return None if entry.type in ("session", "title") or len(raw) > LINE_LIMIT else True
+    return False
+
+
 def _find_lines(data: bytes, text: bytes) -> Iterator[Entry]:
     """Yield the lines that contain `text` and are entries, the last one first."""
-    end = len(data)
-    while (at := data.rfind(text, 0, end)) >= 0:
-        end = data.rfind(b"\n", 0, at) + 1
-        raw = data[end : data.index(b"\n", at)]
+    for raw in _find_raw_lines(data, text):
         if len(raw) <= LINE_LIMIT:
             with suppress(NotJson):
                 yield read_line(raw, 1, MemoryLine(raw))
+
+
+def _find_raw_lines(data: bytes, text: bytes) -> Iterator[bytes]:
+    """Yield the lines that contain `text`, the last one first."""
+    end = len(data)
+    while (at := data.rfind(text, 0, end)) >= 0:
+        end = data.rfind(b"\n", 0, at) + 1
+        yield data[end : data.index(b"\n", at)]
 
 
 class InsufficientTail(Exception):

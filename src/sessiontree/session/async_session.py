@@ -13,20 +13,20 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from sessiontree.core.context import Context
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
+from sessiontree.core.late_imports import load
 from sessiontree.core.operation_plans import NavigatePlan
-from sessiontree.core.upward_calls import load
 from sessiontree.errors import InvalidOperation
 from sessiontree.session.branch import BranchInfo
+from sessiontree.session.entry_builder import Item, check_bodies
 from sessiontree.session.group_commit import GroupedWrite, run_group
 from sessiontree.session.session import Session
-from sessiontree.session.state import Place
-from sessiontree.session.writer import Item, check_bodies
+from sessiontree.session.session_base import Place
 
 if TYPE_CHECKING:
     from sessiontree.store.jsonl import Durability
@@ -168,10 +168,17 @@ class AsyncSession:
         return await self.run(lambda: self._session.switch(place).name)
 
     async def create_branch(
-        self, name: str, *, at: Place = "HEAD", description: str | None = None, current: bool = True
+        self,
+        name: str,
+        *,
+        at: Place = "HEAD",
+        description: str | None = None,
+        current: bool = True,
+        folder: Literal["shared", "private"] = "shared",
     ) -> None:
         """Create a branch at a place. See `Session.create_branch`."""
-        await self.run(self._session.create_branch, name, at=at, description=description, current=current)
+        create = self._session.create_branch
+        await self.run(create, name, at=at, description=description, current=current, folder=folder)
 
     async def context(self, place: Place = "HEAD") -> Context:
         """Return what the model is sent at a place."""

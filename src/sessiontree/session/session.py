@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,18 +20,19 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import Body, Entry, EntryId, Label, Problem, SessionInfo
 from sessiontree.core.heads import MAIN
+from sessiontree.core.late_imports import load
 from sessiontree.core.place_names import BRANCH_PREFIX, looks_like_id
 from sessiontree.core.problems import ProblemScan, find_problems
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE
-from sessiontree.core.upward_calls import load
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.format.codec import VERSION, write_entry, write_header
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import read_tail_context
-from sessiontree.session.branch import Branch, BranchOperations
-from sessiontree.session.state import BranchPosition, Place
-from sessiontree.session.writer import Item, generate_id
+from sessiontree.session.branch import Branch
+from sessiontree.session.branch_operations import BranchOperations
+from sessiontree.session.entry_builder import Item, generate_id
+from sessiontree.session.session_base import BranchPosition, Place
 from sessiontree.store.base import IndexedStore, Store
 
 if TYPE_CHECKING:
@@ -217,13 +218,21 @@ class Session(BranchOperations):
         description: str | None = None,
         current: bool = True,
         bodies: Iterable[Body | Item] = (),
+        folder: Literal["shared", "private"] = "shared",
     ) -> Branch:
         """Create a branch at a place. It becomes current, unless `current=False`; the previous one does not move.
 
-        `bodies` are written on the new branch in the same step, such as a summary of the branch you leave.
+        `bodies` are written on the new branch in the same step, such as a summary of the branch you leave. With
+        `folder="private"`, agents on the branch work in a folder of their own, made from the current one. Raises
+        `SnapshotError` if there can be none.
         """
+        if folder not in ("shared", "private"):
+            raise InvalidOperation(f'folder must be "shared" or "private", not {folder!r}')
         self._create_branch(name, at, description, current, bodies)
-        return Branch(self, name)
+        branch = Branch(self, name)
+        if folder == "private":
+            load("create_private_folder")(branch)
+        return branch
 
     def switch(self, place: Place) -> Branch:
         """Make another branch current. If no branch has its head at an entry, the current branch moves there.
@@ -261,14 +270,16 @@ class Session(BranchOperations):
         branch: str | None = None,
         subtree: str | None = None,
         redactor: Redactor | None = None,
+        prefer: str | None = None,
     ) -> ExportResult:
         """Return the session as a page or as text: `html`, `md`, `text`, `json` or `jsonl`.
 
-        `branch` exports only the path to a place, and `subtree` an entry and everything below it.
+        For training and evaluation: `sft`, `preference`, `atif` or `inspect`. `branch` exports only the path to a
+        place, and `subtree` an entry and everything below it. `prefer` decides which branch of a pair is better.
         """
         from sessiontree.export import export
 
-        return export(self.stream_lines(), form, branch=branch, subtree=subtree, redactor=redactor)
+        return export(self.stream_lines(), form, branch=branch, subtree=subtree, redactor=redactor, prefer=prefer)
 
     # Labels and names
 

@@ -21,89 +21,58 @@ the old one as a backup, and replaces it atomically. Files have mode 0600 and fo
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
 from threading import get_ident
-from typing import IO, ClassVar, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.store.base import NEWLINE, Cursor, LineChunk, Store, SyncGroup, join_in_parts, join_lines
-from sessiontree.store.batch_journal import find_end
+from sessiontree.store.base import NEWLINE, Cursor, SyncGroup, join_in_parts, join_lines
 from sessiontree.store.files import (
     NO_LINK_ERRNOS,
     FolderMonitor,
-    Identity,
-    blank_lines,
     close_quietly,
     discard,
     format_os_error,
     get_identity,
     iter_numbered_paths,
     make_private_directory,
-    open_nonblocking,
     read_all,
-    read_pieces,
     sync_data,
     sync_directory,
-    truncate_if_unshared,
     write_all,
 )
-from sessiontree.store.lock import FileLock, LockWait, get_lock_path, lock_file
-from sessiontree.store.range_reader import RangeReader
+from sessiontree.store.jsonl_file import CURSOR_CONTEXT_SIZE, MAX_LINE_SCAN, READ_FLAGS
+from sessiontree.store.lock import LockWait, lock_file
+from sessiontree.store.sibling_files import link_in_place, write_sibling_file
+from sessiontree.store.torn_tail import RepairableFile
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Result = TypeVar("Result")
 
-READ_FLAGS, WRITE_FLAGS = os.O_RDONLY, os.O_RDWR | os.O_APPEND
-NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
-"""Do not update the access time, which takes a fifth of the time of a read. Only the owner of a file may do that."""
-CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-MAX_LINE_SCAN = 4 * LINE_LIMIT
-"""A longer line is an error. A line over `LINE_LIMIT` but below this is read to its end and skipped. In bytes."""
+WRITE_FLAGS = os.O_RDWR | os.O_APPEND
 LOCK_NONBLOCKING = LOCK_EX | LOCK_NB
-LARGE_READ = 1 << 16
-"""From this size on, two more system calls cost less than copying the bytes."""
-CURSOR_CONTEXT_SIZE = 64
-"""A cursor remembers this many bytes before its position, to notice when they change."""
 
 
-class JsonlStore(Store):
+class JsonlStore(RepairableFile):
     """A session in a file of JSON lines."""
 
-    reader_class: ClassVar[type[RangeReader]] = RangeReader
-    """Reads ranges of a session file without a store, for listings and searches."""
-    _fd: int | None = None
-    _read_fd: int | None = None
-
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
-        self.path = self.location = path
+        super().__init__(path)
         if durability not in get_args(Durability):
             raise InvalidOperation(
                 f"durability {durability!r} not found; choose one of {', '.join(get_args(Durability))}"
             )
         self.durability: Durability = durability
         self.syncs_appends = durability == "fsync"
-        self._fd_identity: Identity | None = None
-        self._identity: Identity | None = None
-        self._poisoned: str | None = None
         self._group: SyncGroup | None = None
         """The appends that share the next sync, if a thread does several."""
-        try:
-            # Processes that reach the file through different links must use the same lock.
-            self._real_path = os.path.realpath(path)
-        except ValueError:
-            raise StoreError(repr(path), "not a valid file name") from None
-        except FileNotFoundError:
-            raise StoreError(path, "the current folder was deleted") from None
-        self._folder = os.path.dirname(self._real_path)
         self._folder_monitor = FolderMonitor(self._folder)
-        self._lock = FileLock(get_lock_path(self._real_path))
         _stores.add(self)
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
@@ -115,9 +84,10 @@ class JsonlStore(Store):
             raise self._build_exists_error()
         sync = self.durability != "none"
         # Written under another name first: no reader may see a session without a header.
-        temporary, cursor = self._write_sibling_file(".new", join_in_parts(lines, self.location), sync=sync)
+        temporary, cursor = write_sibling_file(self._real_path, ".new", join_in_parts(lines, self.location), sync=sync)
         try:
-            self._link_in_place(temporary)
+            if not link_in_place(temporary, self._real_path):
+                raise self._build_exists_error()
         finally:
             discard(temporary)
         try:
@@ -128,253 +98,23 @@ class JsonlStore(Store):
             raise
         return cursor
 
-    def read_end(self) -> LineChunk:
-        with self._convert_read_errors():
-            self._forget_file()
-            return self._read_stable(self._open_for_reading(), self._read_end)
-
-    def _read_end(self, fd: int) -> LineChunk:
-        size, cut = find_end(fd, self._lock.path)
-        if cut is None:
-            start, tail = size, b""
-            while start > 0 and b"\n" not in tail:
-                self._check_length(len(tail))
-                start = max(0, start - max(1 << 12, len(tail)))
-                tail = self._read_exactly(fd, start, size - start)
-            end = start + measure_whole_lines(tail)
-            unfinished = tail[end - start :]
-        else:
-            end, unfinished = cut, self._read_exactly(fd, cut, size - cut)
-        seen = min(CURSOR_CONTEXT_SIZE, end)
-        return LineChunk(b"", Cursor((self._identity, end, self._read_exactly(fd, end - seen, seen))), unfinished)
-
-    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
-        with self._convert_read_errors():
-            if before is None:
-                if after is None:
-                    self._forget_file()
-                else:
-                    self._check_not_replaced(after)
-            return self._read_stable(self._open_for_reading(), lambda fd: self._read(fd, after, before, limit))
-
-    def _read(self, fd: int, after: Cursor | None, before: Cursor | None, limit: int | None) -> LineChunk:
-        start, seen, behind = 0, b"", b""
-        if after is not None:
-            self._check_unchanged(fd, after)
-            _, start, seen = after.value
-        if before is None:
-            stop, cut = find_end(fd, self._lock.path)
-            if cut is not None and cut >= start:
-                stop, behind = cut, self._read_exactly(fd, cut, stop - cut)
-            if stop > start and seen and not seen.endswith(b"\n"):
-                ended = self._read_added_newline(fd, start)
-                start, seen = start + len(ended), seen + ended
-        else:
-            self._check_unchanged(fd, before)
-            stop = before.value[1]
-        end = stop
-        if limit is not None and start + limit < stop:
-            # Find the end of the line before reading: slicing afterwards would copy the data.
-            end = self._find_line_end(fd, start + limit, stop)
-        data, unfinished = self._read_exactly(fd, start, end - start), b""
-        if end == stop:
-            if before is None and not behind:
-                whole = measure_whole_lines(data)
-                data, behind = data[:whole], data[whole:]
-            unfinished = behind
-        return LineChunk(
-            data,
-            Cursor((self._identity, start + len(data), (seen + data[-CURSOR_CONTEXT_SIZE:])[-CURSOR_CONTEXT_SIZE:])),
-            unfinished,
-        )
-
-    def _find_line_end(self, fd: int, start: int, stop: int) -> int:
-        """Return where the line at `start` ends, at most `stop`."""
-        first, size = start, 1 << 12
-        while start < stop:
-            self._check_length(start - first)
-            data = self._read_exactly(fd, start, min(size, stop - start))
-            found = data.find(b"\n") + 1
-            if found:
-                return start + found
-            start, size = start + len(data), min(size * 2, 1 << 20)
-        return stop
-
-    def _read_stable(self, fd: int, read: Callable[[int], LineChunk]) -> LineChunk:
-        """Return what `read` returns, once it is stable.
-
-        Another process may remove the unfinished batch of a crashed writer at the same time.
-        """
-        for _ in range(100):
-            try:
-                chunk = read(fd)
-            except _FileShrank:
-                continue
-            _, end, seen = chunk.cursor.value
-            if os.pread(fd, len(seen), end - len(seen)) == seen:
-                return chunk
-        raise self._build_truncated_error()
-
-    def fetch(self, start: int, size: int) -> bytes:
-        before = 1 if start else 0
-        try:
-            fd = self._open_for_reading()
-            if size < LARGE_READ:
-                data = read_all(fd, start - before, before + size + 1)
-                around, data = data[:before] + data[before + size :], data[before : before + size]
-            else:  # two more reads cost less than copying the data
-                data = read_all(fd, start, size)
-                around = os.pread(fd, before, start - before) + os.pread(fd, 1, start + size)
-        except OSError as error:
-            self._raise_store_error(error)
-        if len(data) < size:
-            raise self._build_truncated_error()
-        if around.strip(b"\n"):  # lines are between newlines; only the last line may lack one
-            raise self._build_changed_error()
-        return data
-
-    def stream_bytes(self) -> Iterator[bytes]:
-        return read_pieces(self.open_file())
-
-    def open_file(self) -> IO[bytes]:
-        return self._open_separately()
-
-    def _open_separately(self) -> IO[bytes]:
-        """Open the file at the path. Earlier reads stay valid even if the file was replaced."""
-        try:
-            return open(self._real_path, "rb")
-        except FileNotFoundError:
-            raise NotFound("session file", self.location) from None
-        except OSError as error:
-            self._raise_store_error(error)
-
-    def read_backward(self, before: Cursor, end: int | None = None) -> Iterator[tuple[bytes, int]]:
-        with self._convert_read_errors():
-            fd = self._open_for_reading()
-            stop: int = before.value[1] if end is None else end
-            rest: list[bytes] = []  # parts of a line that starts before this block, its end first
-            if stop and os.pread(fd, 1, stop - 1) != b"\n":
-                rest = [b"\n"]  # the last line is whole but lacks its newline
-        size = 1 << 16
-        while stop > 0:
-            start = max(0, stop - size)
-            with self._convert_read_errors():
-                data = self._read_exactly(fd, start, stop - start)
-            cut = data.find(b"\n") + 1 if start else 0
-            if start and not cut:
-                rest.append(data)
-                self._check_length(sum(map(len, rest)))
-            else:
-                whole = b"".join((data[cut:], *reversed(rest)))
-                rest = [data[:cut]]
-                if whole:
-                    yield whole, start + cut
-            stop, size = start, min(size * 2, 1 << 22)
-
-    def stream_lines(self) -> Iterator[bytes]:
-        return read_lines(self._open_separately())
-
-    @contextmanager
-    def _convert_read_errors(self) -> Generator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._raise_store_error(error)
-        except MemoryError:
-            raise StoreError(self.location, "not enough memory to read the session") from None
-
-    def _open_for_reading(self) -> int:
-        """Return the file that was first opened, even if another file has replaced it."""
-        if self._read_fd is None:
-            fd = self._open(READ_FLAGS)
-            identity = get_identity(os.fstat(fd))
-            if self._identity not in (None, identity):
-                close_quietly(fd)
-                raise self._build_replaced_error()
-            self._identity = identity
-            self._read_fd = fd
-        return self._read_fd
-
-    def _check_not_replaced(self, cursor: Cursor) -> None:
-        """Raise `Conflict` if the file that was read up to `cursor` was replaced at its path."""
-        try:
-            status = os.stat(self._real_path)
-        except FileNotFoundError:
-            raise Conflict(self.location, "another program deleted the file") from None
-        if get_identity(status) != cursor.value[0]:
-            raise self._build_replaced_error()
-
-    def _check_unchanged(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
-        """Return the size of the file. Raises `Conflict` if the lines before `after` have changed."""
-        identity, start, seen = after.value
-        status = status or os.fstat(fd)
-        if identity != (status.st_dev, status.st_ino):
-            raise self._build_replaced_error()
-        if status.st_size < start:
-            raise self._build_truncated_error()
-        if os.pread(fd, len(seen), start - len(seen)) != seen:
-            raise self._build_changed_error()
-        return status.st_size
-
-    def find_cursor_after_rollback(self, cursor: Cursor) -> Cursor | None:
-        # A rolled back write may leave blank lines: see `_erase_written`.
-        identity, start, seen = cursor.value
-        with self._convert_read_errors():
-            fd = self._open_for_reading()
-            now = os.pread(fd, len(seen), start - len(seen))
-            is_same = get_identity(os.fstat(fd)) == identity
-        blank_end = now[len(now.rstrip()) :]
-        kept = len(now) - len(blank_end)
-        if not is_same or len(now) < len(seen) or not now.endswith(b"\n") or now == seen:
-            return None
-        # Only whole lines are blanked: the bytes before them end with a newline, unless they are out of range.
-        if now[:kept] != seen[:kept] or (kept and not blank_end.startswith(b"\n")):
-            return None
-        return Cursor((identity, start, now))
-
-    def _read_added_newline(self, fd: int, start: int) -> bytes:
-        """Return the newline of a last line that lacked it when it was read up to `start`; empty if it still does."""
-        byte = os.pread(fd, 1, start)
-        if byte not in (b"", b"\n"):
-            raise Conflict(self.location, "another program changed a line")
-        return byte
-
-    def _read_exactly(self, fd: int, start: int, size: int) -> bytes:
-        """Read bytes that the file had when its size was checked."""
-        data = read_all(fd, start, size)
-        if len(data) < size:
-            raise _FileShrank(self.location, "another program truncated the file")
-        return data
-
-    def _check_length(self, size: int) -> None:
-        if size > MAX_LINE_SCAN:
-            raise StoreError(self.location, f"a line is longer than {MAX_LINE_SCAN >> 20} MiB")
-
-    def _build_replaced_error(self) -> Conflict:
-        return Conflict(self.location, "another program replaced the file")
-
-    def _build_changed_error(self) -> Conflict:
-        return Conflict(self.location, "another program changed the file")
-
-    def _build_truncated_error(self) -> Conflict:
-        return Conflict(self.location, "another program truncated the file")
-
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         identity, start, seen = after.value
         is_batch, is_noted = len(lines) > 1, False
+        if is_batch or not lines or NEWLINE in lines[0] or len(lines[0]) > LINE_LIMIT:
+            data = join_lines(lines, self.location)
+        else:
+            data = lines[0] + b"\n"
         if seen and seen[-1] != NEWLINE:
-            lines = [b"", *lines]
-        data = join_lines(lines, self.location)
-        size, before, at, lock = len(data), len(seen), start, self._lock
+            lines, data = [b"", *lines], b"\n" + data
+        at, lock = start, self._lock
         # `_run_locked` and `_unlock`, inlined: half the time of an append is function calls, and most have one line.
         try:
             lock.thread_lock.acquire()
             group = self._group
             if group is not None and group.owner != get_ident():
                 group = None
-            held = lock.fd
-            if held is None:
-                held = lock.open()
+            held = lock.open() if lock.fd is None else lock.fd
             try:
                 flock(held, LOCK_NONBLOCKING)
             except BlockingIOError:
@@ -391,20 +131,21 @@ class JsonlStore(Store):
                 or identity != self._fd_identity
                 or self._poisoned is not None
                 or not self._folder_monitor.is_unchanged()
-                or os.pread(fd, before + 1, start - before) != seen  # and there is nothing after it
+                or os.pread(fd, len(seen) + 1, start - len(seen)) != seen  # and there is nothing after it
             ):
                 fd, at = self._check_names_and_end(after)
                 if at > start and self._move_tail(fd, start, at):
                     at = start
                 if at > start:  # another program may be writing the unfinished line: end it with a newline
-                    lines, data, size = [b"", *lines], b"\n" + data, size + 1
+                    lines, data = [b"", *lines], b"\n" + data
             if is_batch:
                 is_noted = True
                 lock.write_note(at, lines)
             try:
                 done = write(fd, data)
-                if done < size:
+                if done < len(data):
                     write_all(fd, data[done:])
+                    done = len(data)
             except OSError:
                 self._roll_back(fd, data, at)
                 raise
@@ -442,15 +183,12 @@ class JsonlStore(Store):
             if isinstance(error, OSError):
                 self._raise_store_error(error)
             raise
-        if at > start or end != start + size:
+        if at > start or end != start + done:
             return after
-        return Cursor(
-            (
-                identity,
-                end,
-                data[-CURSOR_CONTEXT_SIZE:] if size >= CURSOR_CONTEXT_SIZE else (seen + data)[-CURSOR_CONTEXT_SIZE:],
-            )
-        )
+        ending = data[-CURSOR_CONTEXT_SIZE:]
+        if done < CURSOR_CONTEXT_SIZE:
+            ending = (seen + data)[-CURSOR_CONTEXT_SIZE:]
+        return Cursor((identity, end, ending))
 
     @contextmanager
     def share_sync(self) -> Generator[SyncGroup]:
@@ -496,7 +234,7 @@ class JsonlStore(Store):
 
     def _replace(self, lines: Sequence[bytes], after: Cursor) -> Cursor:
         old, size = self._check_at_end(after)
-        temporary, cursor = self._write_sibling_file(".tmp", join_in_parts(lines, self.location), sync=True)
+        temporary, cursor = write_sibling_file(self._real_path, ".tmp", join_in_parts(lines, self.location), sync=True)
         try:
             backup = self._create_backup()
             try:
@@ -541,25 +279,6 @@ class JsonlStore(Store):
         if self.syncs_appends:
             self._sync(fd, tail, start)
 
-    def get_modified_time(self) -> int:
-        with self._convert_read_errors():
-            return os.stat(self._real_path).st_mtime_ns
-
-    def backdate(self, moment: int) -> None:
-        with suppress(OSError):
-            status = os.stat(self._real_path)
-            if status.st_mtime_ns > moment:
-                os.utime(self._real_path, ns=(status.st_atime_ns, moment))
-
-    def _forget_file(self) -> None:
-        """Use the file that is at the path now for the next read."""
-        self._identity = None
-        self._stop_reading()
-
-    def _stop_reading(self) -> None:
-        fd, self._read_fd = self._read_fd, None  # first: after an interrupt, the number may belong to another file
-        close_quietly(fd)
-
     def close(self) -> None:
         self._stop_reading()
         try:
@@ -575,24 +294,6 @@ class JsonlStore(Store):
     def __del__(self) -> None:
         close_quietly(self._read_fd)
         close_quietly(self._fd)
-
-    # Opening
-
-    def _open(self, flags: int) -> int:
-        try:
-            try:
-                fd = open_nonblocking(self._real_path, flags | NO_ACCESS_TIME)
-            except PermissionError:
-                fd = open_nonblocking(self._real_path, flags)
-        except (FileNotFoundError, NotADirectoryError):
-            raise NotFound("session file", self.location) from None
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise StoreError(self.location, "not a regular file")
-        except (OSError, StoreError):
-            close_quietly(fd)
-            raise
-        return fd
 
     def _close_write_file(self, *, unlock: bool = True) -> None:
         fd, self._fd, self._fd_identity = self._fd, None, None
@@ -654,39 +355,6 @@ class JsonlStore(Store):
         fd, size = self._check_at_end(after)
         self._folder_monitor.trust_names()
         return fd, size
-
-    def _discard_unfinished_batch(self, fd: int, status: os.stat_result) -> os.stat_result:
-        """Move an unfinished batch of a crashed writer to a file, and return the new status of the session file."""
-        start = self._lock.find_unfinished_batch(fd, status.st_size)
-        if start is not None:
-            left = self._read_exactly(fd, start, status.st_size - start)
-            self._save_torn_tail(start, left)
-            self._erase_written(fd, start, left)
-        self._lock.clear_note()
-        return os.fstat(fd)
-
-    def _erase_written(self, fd: int, start: int, written: bytes) -> None:
-        """Remove bytes that a lock holder wrote at the end of the file, and nothing after them."""
-        if not written:
-            return
-        self._share_file()
-        if truncate_if_unshared(fd, start + len(written), start):
-            return
-        over = self._open(os.O_RDWR)  # without O_APPEND: the system would write at the end
-        try:
-            if get_identity(os.fstat(over)) != get_identity(os.fstat(fd)):
-                raise self._build_replaced_error()
-            blank, done = blank_lines(written), 0
-            while done < len(blank):
-                done += os.pwrite(over, memoryview(blank)[done:], start + done)
-        finally:
-            close_quietly(over)
-
-    def _share_file(self) -> None:
-        """Read and write through one open file: `truncate_if_unshared` fails if the file is open twice."""
-        fd, reading = self._fd, self._read_fd
-        if fd is not None and reading is not None and self._identity == self._fd_identity:
-            os.dup2(fd, reading, inheritable=False)  # atomic: other threads may be reading
 
     def get_lock_wait(self) -> LockWait | None:
         with self._convert_read_errors():
@@ -773,8 +441,6 @@ class JsonlStore(Store):
                 finally:
                     self._lock.abandon()
 
-    # Writing
-
     def _sync(self, fd: int, data: bytes, start: int) -> None:
         try:
             sync_data(fd)
@@ -784,91 +450,6 @@ class JsonlStore(Store):
             self._poison(f"a sync failed ({format_os_error(error)}), and the content of the disk is unknown")
             self._roll_back(fd, data, start)
             raise
-
-    def _roll_back(self, fd: int, data: bytes, start: int) -> None:
-        """Remove the part of `data` that was written, but nothing that another program wrote after it."""
-        before = self._poisoned
-        self._poison("a failed write was not rolled back")  # in case of an interrupt
-        try:
-            written = os.fstat(fd).st_size - start
-            if read_all(fd, start, written) != data[:written]:
-                self._poison("another program wrote after a write that failed")
-                return
-            self._erase_written(fd, start, data[:written])
-            self._poisoned = before
-        except OSError as error:
-            if error.errno is None:
-                raise
-            self._poison(f"a failed write could not be rolled back ({format_os_error(error)})")
-
-    def _roll_back_part(self, fd: int, data: bytes, start: int) -> None:
-        """Roll back an interrupted write, unless all of it was written: then other processes may have read it."""
-        if read_all(fd, start, len(data)) != data:
-            self._roll_back(fd, data, start)
-
-    def _poison(self, reason: str) -> None:
-        self._poisoned = reason
-
-    def _move_tail(self, fd: int, start: int, size: int) -> bool:
-        """Move an unfinished last line to a `.torn-…` file. Return `False` if another process may be writing it."""
-        self._save_torn_tail(start, self._read_exactly(fd, start, size - start))
-        self._share_file()
-        if truncate_if_unshared(fd, size, start):
-            return True
-        *self.torn_files, saved = self.torn_files
-        discard(saved)
-        return False
-
-    def _save_torn_tail(self, start: int, tail: bytes) -> None:
-        path, _ = self._write_sibling_file(f".torn-{start}", [tail], sync=True)
-        sync_directory(self._folder)
-        self.torn_files = [*self.torn_files, path]
-
-    def _write_sibling_file(self, suffix: str, parts: Iterable[bytes], *, sync: bool) -> tuple[str, Cursor]:
-        """Write a new file next to the session, complete or not at all. Return its path and its end."""
-        path, fd = self._create_sibling_file(suffix)
-        size, seen = 0, b""
-        try:
-            try:
-                os.fchmod(fd, 0o600)
-                for part in parts:
-                    write_all(fd, part)
-                    size, seen = size + len(part), (seen + part[-CURSOR_CONTEXT_SIZE:])[-CURSOR_CONTEXT_SIZE:]
-                if sync:
-                    os.fsync(fd)
-                return path, Cursor((get_identity(os.fstat(fd)), size, seen))
-            finally:
-                os.close(fd)
-        except BaseException:
-            discard(path)
-            raise
-
-    def _create_sibling_file(self, suffix: str) -> tuple[str, int]:
-        for path in iter_numbered_paths(f"{self._real_path}{suffix}"):
-            try:
-                return path, os.open(path, CREATE_FLAGS | os.O_CLOEXEC, 0o600)
-            except FileExistsError:
-                continue
-            except BaseException:
-                with suppress(OSError):
-                    if not os.lstat(path).st_size:  # created, but interrupted
-                        os.unlink(path)
-                raise
-        raise AssertionError
-
-    def _link_in_place(self, temporary: str) -> None:
-        """Link a new session to its final name. Raises `StoreError` if the name is taken."""
-        try:
-            os.link(temporary, self._real_path)
-        except FileExistsError:
-            raise self._build_exists_error() from None
-        except OSError as error:
-            if error.errno not in NO_LINK_ERRNOS:
-                raise
-            # We hold the lock, so only a program that does not lock can create the file now.
-            if os.path.lexists(self._real_path):
-                raise self._build_exists_error() from None
-            os.rename(temporary, self._real_path)
 
     def _create_backup(self) -> str:
         """Link the session file to a backup name; without hard links, copy it. Return the path."""
@@ -889,18 +470,12 @@ class JsonlStore(Store):
             return path
         fd = self._open(READ_FLAGS)
         try:
-            return self._write_sibling_file(".bak", [read_all(fd, 0, os.fstat(fd).st_size)], sync=True)[0]
+            return write_sibling_file(self._real_path, ".bak", [read_all(fd, 0, os.fstat(fd).st_size)], sync=True)[0]
         finally:
             os.close(fd)
 
     def _build_exists_error(self) -> StoreError:
         return StoreError(self.location, "the file exists already")
-
-    def _raise_store_error(self, error: OSError) -> NoReturn:
-        """Raise a system error as a `StoreError`. An error that a signal handler raised is not converted."""
-        if error.errno is None:
-            raise error
-        raise StoreError(self.location, format_os_error(error)) from error
 
 
 _stores: WeakSet[JsonlStore] = WeakSet()
@@ -912,29 +487,3 @@ def _reset_stores_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_stores_after_fork)
-
-
-class _FileShrank(Conflict):
-    """The file is shorter than when its size was checked."""
-
-
-def read_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the whole lines of an open session file up to its present size, and close it."""
-    try:
-        with file:
-            left = os.fstat(file.fileno()).st_size - file.tell()
-            while left > 0 and (line := file.readline()):
-                left -= len(line)
-                if line.endswith(b"\n"):
-                    yield line[:-1]
-                elif is_complete_line(line):
-                    yield line
-    except OSError as error:
-        raise StoreError(str(file.name), format_os_error(error)) from error
-
-
-def measure_whole_lines(data: bytes) -> int:
-    """Return how many bytes of the end of a file are whole lines. The last one may lack its newline."""
-    last = data.rfind(b"\n") + 1
-    # A last line that is not valid JSON may still be being written, or was cut off by a crash.
-    return len(data) if last < len(data) and is_complete_line(data[last:]) else last

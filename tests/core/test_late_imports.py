@@ -3,7 +3,7 @@
 import pytest
 
 from sessiontree.convert.openai_chat import to_openai
-from sessiontree.core.upward_calls import load
+from sessiontree.core.late_imports import load
 
 
 def test_a_function_is_loaded_by_its_name() -> None:
