@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from sessiontree.core.context import build_context
+from sessiontree.core.entries import Message
+from sessiontree.core.message_input import check_message
 from sessiontree.errors import FormatError
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.interop.base import FileHead, ForeignFile, MemoryFile
@@ -109,6 +111,9 @@ def read_all(head: FileHead, file: ForeignFile, related: list[ForeignFile]) -> N
     try:
         for conversation in format.read(file, related):
             snapshot = read_snapshot(conversation.lines)
+            for entry in snapshot.tree:
+                if isinstance(entry.body, Message):
+                    assert check_message(entry.body.message) == entry.body.message  # the rule for every new message
             for leaf in snapshot.heads.heads.values():
                 if leaf is None or leaf in snapshot.tree:
                     build_context(snapshot.tree, leaf).to_llm()

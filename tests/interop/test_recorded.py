@@ -5,18 +5,25 @@ from typing import Any
 
 import pytest
 
-from sessiontree.export.snapshot import Snapshot
+from sessiontree.core.entries import Message
+from sessiontree.core.message_input import check_message
+from sessiontree.export.snapshot import Snapshot, read_snapshot
+from sessiontree.interop.formats import detect_format
 from tests.interop.conformance import (
+    build_head,
     describe_branch,
     describe_context,
     expect_messages,
     list_fixtures,
     load_expected,
+    read_file,
     read_one,
 )
+from tests.interop.test_mutated import FILES
 
 PROGRAMS = ("claude", "codex")
 """The programs that have a module in `interop`."""
+SESSION_FILES = [path for path in FILES if detect_format(build_head(path)) is not None]
 
 
 def name_fixture(folder: Path) -> str:
@@ -79,3 +86,16 @@ def test_a_recorded_session_has_no_faults(path: Path, expected: Any) -> None:
     snapshot = read_one(path)
 
     assert [problem for problem in snapshot.problems if problem.severity == "fault"] == []
+
+
+@pytest.mark.parametrize("path", SESSION_FILES, ids=lambda path: f"{path.parts[-3]}-{path.stem[-12:]}")
+def test_every_message_of_a_recorded_session_passes_the_check_of_new_messages(path: Path) -> None:
+    messages = [
+        entry.body.message
+        for conversation in read_file(path)
+        for entry in read_snapshot(conversation.lines).tree
+        if isinstance(entry.body, Message)
+    ]
+
+    assert messages
+    assert list(map(check_message, messages)) == messages

@@ -1,5 +1,6 @@
 """Databases of other programs are read as they are, live or not, and nothing is created next to them."""
 
+import random
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.errors import StoreError
+from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.library.foreign_databases import open_database
+from sessiontree.library.foreign_files import detect_file, read_conversations
 from sessiontree.library.foreign_import import import_sessions
 from tests.interop.conformance import FIXTURES
 
@@ -102,3 +104,37 @@ def test_a_database_is_imported_once_and_stays_alone(name: str, tmp_path: Path) 
     assert list_names(folder) == ["x.db"]
     with st.open(f"{folder / 'x.db'}#{first[0].session}") as session:
         assert session.id == first[0].session
+
+
+def read_damaged(script: Path, folder: Path, seeds: range) -> None:
+    """Read a database with changed bytes. Only our own errors may be raised."""
+    path = folder / "damaged.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(script.read_text())
+    whole = path.read_bytes()
+    for seed in seeds:
+        chance = random.Random(seed)
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 30)):
+            data[chance.randrange(16, len(data))] = chance.randrange(256)
+        path.write_bytes(data[: chance.randrange(len(data))] if seed % 5 == 0 else data)
+        format = detect_file(str(path))
+        try:
+            found = [] if format is None else list(read_conversations(str(path), format))
+        except SessionTreeError:
+            continue
+        assert all(len(conversation.lines) > 1 for conversation in found)
+
+
+SCRIPTS = sorted(FIXTURES.rglob("*.sql"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_a_database_with_changed_bytes_opens_or_is_refused(script: Path, tmp_path: Path) -> None:
+    read_damaged(script, tmp_path, range(6))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+def test_many_databases_with_changed_bytes_open_or_are_refused(script: Path, tmp_path: Path) -> None:
+    read_damaged(script, tmp_path, range(2000))

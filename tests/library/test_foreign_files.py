@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -183,6 +186,43 @@ def test_many_lines_are_kept_in_a_temporary_file(monkeypatch: pytest.MonkeyPatch
     assert session.store.get_modified_time() == os.stat(REWIND).st_mtime_ns
 
 
+def write_long_claude_session(path: Path) -> None:
+    base = {"timestamp": "2026-01-02T09:30:00.000Z", "sessionId": "s", "isSidechain": False}
+    with path.open("w") as file:
+        for number in range(800):
+            parent = f"id-{number - 1}" if number else None
+            message = {"role": ("user", "assistant")[number % 2], "content": [{"type": "text", "text": "word " * 2000}]}
+            line = {**base, "type": message["role"], "uuid": f"id-{number}", "parentUuid": parent, "message": message}
+            file.write(json.dumps(line) + "\n")
+
+
+def write_long_codex_session(path: Path) -> None:
+    with path.open("w") as file:
+        file.write(json.dumps({"type": "session_meta", "payload": {"id": "t", "cwd": "/project"}}) + "\n")
+        for number in range(800):
+            role, kind = (("user", "input_text"), ("assistant", "output_text"))[number % 2]
+            payload = {"type": "message", "role": role, "content": [{"type": kind, "text": "word " * 2000}]}
+            file.write(json.dumps({"type": "response_item", "payload": payload}) + "\n")
+
+
+@pytest.mark.parametrize("write", [write_long_claude_session, write_long_codex_session])
+def test_memory_does_not_grow_with_the_size_of_a_file(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.library.foreign_files.MEMORY_SIZE", 1 << 16)
+    path = tmp_path / "long.jsonl"
+    write(path)
+    st.open(REWIND)  # imports are not counted
+    tracemalloc.start()
+
+    session = st.open(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(session.tree) >= 800
+    assert peak < path.stat().st_size / 2
+
+
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -216,3 +256,21 @@ def test_the_configuration_shows_other_programs_with_our_own_sessions(programs: 
     assert {hit.file for hit in found} == {summary.file for summary in listed if summary.source != "codex"}
     assert [summary.source for summary in st.sessions(all=True)] == [None]
     assert len(st.search('"question one"', all=True, others=True, limit=1)) == 1
+
+
+def test_segments_and_subagents_of_codex_are_listed_with_their_session(programs: Path) -> None:
+    for name in ("revert", "subagent"):
+        shutil.copytree(FIXTURES / f"codex/{name}/sessions", programs / ".codex/sessions", dirs_exist_ok=True)
+
+    listed = st.sessions(all=True, source="codex")
+
+    assert len(listed) == 3
+    assert len({summary.id for summary in listed}) == 3
+    assert sorted(summary.branch_count for summary in listed) == [1, 2, 2]
+    hits = st.search("Count the files", all=True, source="codex")
+    assert {hit.session for hit in hits} == {next(one.id for one in listed if "helper" in (one.first_message or ""))}
+
+
+@pytest.mark.parametrize("form", ["html", "md", "text"])
+def test_an_export_names_the_program_and_its_version(form: str) -> None:
+    assert b"claude 2.1.326" in st.open(REWIND).export(form).content

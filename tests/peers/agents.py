@@ -38,6 +38,7 @@ wire_api = "responses"
 """
 
 
+SYSTEM_ROLES = ("developer", "system")
 OPENCODE_IMPORT = ["opencode", "import"]
 OPENCODE_CONFIG = {
     "autoupdate": False,
@@ -60,6 +61,16 @@ OPENCODE_CONFIG = {
             },
         }
     },
+}
+PI_MODELS = {
+    "providers": {
+        "loop": {
+            "baseUrl": f"http://127.0.0.1:{PORT}",
+            "api": "anthropic-messages",
+            "apiKey": "none",
+            "models": [{"id": "loop", "input": ["text", "image"]}],
+        }
+    }
 }
 GEMINI_SETTINGS = {
     "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
@@ -115,12 +126,22 @@ class Agents:
         for name, config in (
             (".config/opencode/opencode.json", OPENCODE_CONFIG),
             (".gemini/settings.json", GEMINI_SETTINGS),
+            (".pi/agent/models.json", PI_MODELS),
         ):
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             (self.home / name).write_text(json.dumps(config))
 
     def run(self, commands: list[tuple[str, list[str]]]) -> list[list[Plain]]:
         """Run commands, each of a program, and return what each of them sent to the model, in plain form."""
+        results = self.run_raw([argv for _, argv in commands])
+        return [
+            describe_requests(program, result)
+            for (program, argv), result in zip(commands, results, strict=True)
+            if argv[:2] != OPENCODE_IMPORT
+        ]
+
+    def run_raw(self, commands: list[list[str]]) -> list[Any]:
+        """Run commands, and return what each of them printed and the requests that it made."""
         env = {
             "HOME": str(self.home),
             "PATH": f"{self._programs}:{os.environ['PATH']}",
@@ -134,8 +155,9 @@ class Agents:
             "NO_BROWSER": "1",
             "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "ENABLE_TOOL_SEARCH": "false",  # Claude Code: send the schemas of all tools
         }
-        jobs = [{"argv": argv, "cwd": str(self.project), "env": env} for _, argv in commands]
+        jobs = [{"argv": argv, "cwd": str(self.project), "env": env} for argv in commands]
         script, log = self._folder / "commands.json", self._folder / "log.json"
         script.write_text(json.dumps(jobs))
         namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
@@ -145,28 +167,29 @@ class Agents:
             check=True,
             timeout=COMMAND_SECONDS * (len(jobs) + 1),
         )
-        results = json.loads(log.read_text())
-        return [
-            describe_requests(program, result)
-            for (program, argv), result in zip(commands, results, strict=True)
-            if argv[:2] != OPENCODE_IMPORT
-        ]
+        return json.loads(log.read_text())
 
 
 def describe_requests(program: str, result: Any) -> list[Plain]:
     """Return the messages of the first request of a conversation."""
-    path = {"claude": "/messages", "codex": "/responses", "opencode": "/chat/completions", "gemini": "enerateContent"}
+    path = {
+        "claude": "/messages",
+        "codex": "/responses",
+        "opencode": "/chat/completions",
+        "gemini": "enerateContent",
+        "pi": "/messages",
+    }
     requests = [one["body"] for one in result["requests"] if path[program] in one["path"]]
     bodies = [body for body in requests if program == "codex" or body.get("tools")]  # others make titles
     assert bodies, result["said"]
     match program:
-        case "claude":
+        case "claude" | "pi":
             messages = from_anthropic(bodies[0]["messages"])
         case "codex":
-            items = [item for item in bodies[0]["input"] if item.get("role") not in ("developer", "system")]
+            items = [item for item in bodies[0]["input"] if item.get("role") not in SYSTEM_ROLES]
             messages = from_openai_responses([{key: item[key] for key in item if key != "id"} for item in items])
         case "opencode":
-            messages = from_openai(message for message in bodies[0]["messages"] if message["role"] != "system")
+            messages = from_openai(message for message in bodies[0]["messages"] if message["role"] not in SYSTEM_ROLES)
             for body in messages:  # `opencode run` puts quotes around its argument
                 content = body.message["content"]
                 body.message["content"] = content.strip('"') if isinstance(content, str) else content

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import socket
 import struct
 import subprocess
@@ -38,9 +39,11 @@ class ModelHandler(BaseHTTPRequestHandler):
         if "count_tokens" in self.path:
             self.send_body(b'{"input_tokens":1}', "application/json")
         elif "/messages" in self.path:
-            self.answer(body, build_anthropic_message(), build_anthropic_events())
+            call = find_requested_call(body)
+            self.answer(body, build_anthropic_message(call), build_anthropic_events(call))
         elif "/responses" in self.path:
-            self.answer(body, build_response(), build_response_events())
+            call = find_requested_call(body)
+            self.answer(body, build_response(call), build_response_events(call))
         elif "/chat/completions" in self.path:
             self.send_chat(bool(body.get("stream")))
         elif "enerateContent" in self.path:
@@ -105,48 +108,81 @@ def get_answer() -> str:
     return f"Answer {len(REQUESTS)}"
 
 
-def build_anthropic_message() -> dict[str, Any]:
+ToolCall = dict[str, Any]
+CALL = re.compile(r"call tool (\w+) with query (\w+)")
+"""A prompt with these words makes the model call that tool once."""
+
+
+def find_requested_call(body: dict[str, Any]) -> ToolCall | None:
+    """Return the call that the prompt asks for, if the tool is offered and was not called yet."""
+    text = json.dumps(body.get("messages") or body.get("input") or [])
+    asked = CALL.search(text)
+    if asked is None or "tool_result" in text or "function_call_output" in text:
+        return None
+    for tool in body.get("tools") or []:
+        inner = tool.get("tools") if tool.get("type") == "namespace" else [tool]
+        for one in inner or []:
+            if str(one.get("name", "")).endswith(asked[1]):
+                call = {"name": one["name"], "input": {"query": asked[2]}}
+                return {**call, "namespace": tool["name"]} if one is not tool else call
+    return None
+
+
+def build_anthropic_message(call: ToolCall | None = None) -> dict[str, Any]:
+    text: dict[str, Any] = {"type": "text", "text": get_answer()}
+    use = (
+        None if call is None else {"type": "tool_use", "id": "toolu_loop", "name": call["name"], "input": call["input"]}
+    )
     return {
         "id": f"msg_{len(REQUESTS):020d}",
         "type": "message",
         "role": "assistant",
         "model": "claude-opus-5-5",
-        "content": [{"type": "text", "text": get_answer()}],
-        "stop_reason": "end_turn",
+        "content": [text if use is None else use],
+        "stop_reason": "end_turn" if use is None else "tool_use",
         "stop_sequence": None,
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }
 
 
-def build_anthropic_events() -> list[dict[str, Any]]:
-    message = {**build_anthropic_message(), "content": [], "stop_reason": None}
-    text = {"type": "text_delta", "text": get_answer()}
-    ending = {"stop_reason": "end_turn", "stop_sequence": None}
+def build_anthropic_events(call: ToolCall | None = None) -> list[dict[str, Any]]:
+    whole = build_anthropic_message(call)
+    message = {**whole, "content": [], "stop_reason": None}
+    block: dict[str, Any] = {"type": "text", "text": ""}
+    delta: dict[str, Any] = {"type": "text_delta", "text": get_answer()}
+    if call is not None:
+        block = {**whole["content"][0], "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(call["input"])}
+    ending = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     return [
         {"type": "message_start", "message": message},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": text},
+        {"type": "content_block_start", "index": 0, "content_block": block},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
         {"type": "content_block_stop", "index": 0},
         {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 1}},
         {"type": "message_stop"},
     ]
 
 
-def build_response() -> dict[str, Any]:
-    item = {
+def build_response(call: ToolCall | None = None) -> dict[str, Any]:
+    item: dict[str, Any] = {
         "type": "message",
         "id": f"msg_{len(REQUESTS)}",
         "status": "completed",
         "role": "assistant",
         "content": [{"type": "output_text", "text": get_answer(), "annotations": []}],
     }
+    if call is not None:
+        item = {"type": "function_call", "id": "fc_loop", "call_id": "call_loop", "status": "completed"}
+        item |= {key: value for key, value in call.items() if key != "input"}
+        item["arguments"] = json.dumps(call["input"])
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     id = f"resp_{len(REQUESTS)}"
     return {"id": id, "object": "response", "status": "completed", "output": [item], "usage": usage}
 
 
-def build_response_events() -> list[dict[str, Any]]:
-    response = build_response()
+def build_response_events(call: ToolCall | None = None) -> list[dict[str, Any]]:
+    response = build_response(call)
     started = {**response, "status": "in_progress", "output": []}
     return [
         {"type": "response.created", "response": started},
@@ -181,7 +217,7 @@ def main(log: str, commands: str) -> None:
                 timeout=COMMAND_SECONDS,
                 check=False,
             )
-            said = f"{done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}"
+            said = f"{done.returncode}: {done.stdout[-500:]} {done.stderr[-1500:]}"
         except subprocess.TimeoutExpired:
             said = "timeout"
         results.append({"said": said, "requests": list(REQUESTS)})

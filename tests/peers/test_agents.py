@@ -17,7 +17,7 @@ from sessiontree.library.foreign_continue import continue_session
 from sessiontree.library.foreign_import import import_sessions
 from tests.interop.conformance import FIXTURES, Plain, merge, simplify
 from tests.peers.agents import Agents, build_prompt_command, fetch_agents
-from tests.peers.fetch_pi import NodeMissing
+from tests.peers.fetch_pi import NodeMissing, node, pi_home
 
 pytestmark = pytest.mark.peers
 
@@ -123,6 +123,36 @@ def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
         summary, *rest = compacted_sent
         assert "They talked." in summary["text"]
         assert rest == [*describe(compacted)[1:], NOW]
+
+
+def test_sessions_of_every_program_continue_in_pi(agents: Agents) -> None:
+    home, node_program = pi_home(SCRATCH), node()
+    names = ("claude/tools", "claude/compact", "claude/image", "codex/revert", "codex/compact", "gemini/tools")
+    sessions: dict[str, st.Session] = {}
+    for name in names:
+        results = list(import_sessions(str(FIXTURES / name)))
+        sessions[name] = st.open(results[-1].session)
+    files = [continue_session(session, "pi", cwd=str(agents.project)).file for session in sessions.values()]
+    start = [node_program, str(home / "dist/bundle/cli.js"), "--model", "loop/loop", "-p"]
+
+    sent = agents.run([("pi", [*start, "--session", file, "and now?"]) for file in files])
+
+    for name, found in zip(names, sent, strict=True):
+        assert drop_additions(found) == drop_additions([*describe(sessions[name]), NOW]), name
+
+
+def drop_additions(messages: list[Plain]) -> list[Plain]:
+    """Return messages without what pi adds: another sentence before a summary, a text for a result without one."""
+    cleaned: list[Plain] = []
+    for message in messages:
+        text = message.get("text", "")
+        if "<summary>" in text:
+            cleaned.append({**message, "text": text.partition("<summary>")[2]})
+        elif text == "(see attached image)":
+            cleaned.append({key: value for key, value in message.items() if key != "text"})
+        else:
+            cleaned.append(message)
+    return cleaned
 
 
 def test_every_recorded_fixture_is_resumed_with_our_context(agents: Agents) -> None:

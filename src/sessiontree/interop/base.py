@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 from msgspec import Struct
 
@@ -18,6 +18,7 @@ from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import (
     HEAD_RECORD,
     Body,
+    BranchPoint,
     Custom,
     CustomMessage,
     Entry,
@@ -26,13 +27,23 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
     Problem,
+    ResetBoundary,
     SessionInfo,
 )
 from sessiontree.core.heads import MAIN
+from sessiontree.core.message_input import check_message
 from sessiontree.core.messages import convert_for_model, get_role, is_failed_turn, is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
-from sessiontree.format.codec import LINE_LIMIT, NotJson, read_body, read_object, write_entry, write_header
+from sessiontree.format.codec import (
+    LINE_LIMIT,
+    STARTING_CALL,
+    NotJson,
+    read_body,
+    read_object,
+    write_entry,
+    write_header,
+)
 
 HEAD_SIZE = 1 << 16
 """How many bytes at the start of a file `detect` gets."""
@@ -55,6 +66,8 @@ SILENT_TYPES = frozenset(
 """Types of entries that say nothing to a model and change nothing about the context."""
 ALIAS = "alias"
 """The type of an entry that gives its parent another id."""
+REFUSED_MESSAGE = "refused_message"
+"""The type of an entry that keeps a message which fails the check of new messages."""
 
 
 class FileHead(Struct, frozen=True, kw_only=True):
@@ -82,6 +95,38 @@ class FileHead(Struct, frozen=True, kw_only=True):
         return read_json(self.data) if self.is_whole else None
 
 
+class LineBuffer(Sequence[bytes]):
+    """The lines of a session while it is built: the header, which is known last, and the entries."""
+
+    def __init__(self) -> None:
+        self.header = b""
+        self._entries: list[bytes] = []
+
+    def append(self, line: bytes) -> None:
+        """Add the line of an entry."""
+        self._entries.append(line)
+
+    def read_entry(self, number: int) -> bytes:
+        """Return the line of an entry, counted from 0."""
+        return self._entries[number]
+
+    def count_entries(self) -> int:
+        return len(self._entries)
+
+    def __len__(self) -> int:
+        return 1 + self.count_entries()
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return self.read_entry(number - 1) if number else self.header
+
+
 class ForeignFile(Protocol):
     """A file or a database of another program, opened read-only."""
 
@@ -90,6 +135,18 @@ class ForeignFile(Protocol):
 
     def iter_lines(self) -> Iterator[bytes]:
         """Yield the lines without their newlines. Each call starts again at the first line."""
+        return (line for _, line in self.iter_placed_lines())
+
+    def iter_placed_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines, each with its position in the file."""
+        ...
+
+    def read_line(self, position: int) -> bytes:
+        """Return the line at a position that `iter_placed_lines` gave; no bytes if the file was cut since."""
+        ...
+
+    def create_line_buffer(self) -> LineBuffer:
+        """Return where the lines of its conversation go, which can be as long as the file."""
         ...
 
     def read_document(self) -> Any:
@@ -114,9 +171,19 @@ class MemoryFile(ForeignFile):
         self._content = content
         self._tables = tables or {}
 
-    def iter_lines(self) -> Iterator[bytes]:
-        lines = self._content.split(b"\n")
-        return iter(lines if lines[-1] else lines[:-1])
+    def iter_placed_lines(self) -> Iterator[tuple[int, bytes]]:
+        position = 0
+        while position < len(self._content):
+            line = self.read_line(position)
+            yield position, line
+            position += len(line) + 1
+
+    def read_line(self, position: int) -> bytes:
+        end = self._content.find(b"\n", position)
+        return self._content[position:] if end < 0 else self._content[position:end]
+
+    def create_line_buffer(self) -> LineBuffer:
+        return LineBuffer()
 
     def read_document(self) -> Any:
         value = read_json(self._content)
@@ -135,7 +202,7 @@ class Conversation(Struct, frozen=True, kw_only=True):
 
     id: str
     """The id of the conversation in the other program, which is the id of the session."""
-    lines: list[bytes]
+    lines: LineBuffer
     """A whole session, the header first."""
     problems: list[Problem]
     heads: dict[str, EntryId | None]
@@ -262,7 +329,16 @@ class ConversationBuilder:
     file says.
     """
 
-    def __init__(self, program: str, id: str, *, cwd: str = "", version: str | None = None, started: object = None):
+    def __init__(
+        self,
+        program: str,
+        id: str,
+        *,
+        cwd: str = "",
+        version: str | None = None,
+        started: object = None,
+        lines: LineBuffer | None = None,
+    ) -> None:
         self.program = program
         self.id = id or "unknown"
         self.cwd = cwd
@@ -270,10 +346,10 @@ class ConversationBuilder:
         self.title: str | None = None
         self.part_of: str | None = None
         self._time = self._started = normalize_time(started)
-        self._lines: list[bytes] = []
+        self._lines = LineBuffer() if lines is None else lines
         self._aliases: dict[EntryId, EntryId | None] = {}
         self._ids: dict[EntryId, int] = {}
-        """The index of each entry in the lines."""
+        """The number of each entry in the lines."""
         self._problems: list[Problem] = []
         self._unreported = 0
 
@@ -310,6 +386,8 @@ class ConversationBuilder:
         timestamp = self._advance(time)
         if isinstance(body, Message) and "timestamp" not in body.message:
             body = Message({**body.message, "timestamp": parse_timestamp(timestamp)})
+        if isinstance(body, Message):
+            body = self._check_message(body.message, id)
         try:
             line = write_entry(body, id=id, parent=above, timestamp=timestamp, branch=branch, extra=extra).raw
         except InvalidOperation as error:
@@ -319,13 +397,41 @@ class ConversationBuilder:
             self.report("long_line", f"entry {id!r} has {len(line)} bytes and is left out", entry=id, severity="fault")
             return above
         self._lines.append(line)
-        self._ids[id] = len(self._lines) - 1
+        self._ids[id] = self._lines.count_entries() - 1
         self._aliases.pop(id, None)
         return id
 
+    def _check_message(self, message: JsonObject, id: EntryId) -> Body:
+        """Return the message if it passes the check of new messages; otherwise keep it as it is, unsent."""
+        try:
+            return Message(check_message(message))
+        except InvalidOperation as error:
+            self.report("malformed_line", f"message {id!r} is kept but not sent to a model: {error}", entry=id)
+            return Opaque(type=REFUSED_MESSAGE, fields={"message": message})
+
+    def start_subagent(
+        self,
+        branch: str,
+        *,
+        id: str,
+        parent: EntryId | None,
+        call: str = "",
+        start: EntryId | None = None,
+        description: str | None = None,
+        time: object = None,
+    ) -> EntryId | None:
+        """Start the branch of a subagent below the entry with the call that started it, and return where it continues.
+
+        Its model does not see what is above. `id` is that of the subagent, and `start` the entry to continue from.
+        """
+        point = BranchPoint(name=branch, description=description)
+        extra = {STARTING_CALL: call} if call else None
+        above = self.add(point, id=f"{id}-branch", parent=parent, time=time, branch=branch, extra=extra)
+        return self.add(ResetBoundary(), id=start or f"{id}-start", parent=above, time=time, branch=branch)
+
     def get_body(self, id: EntryId) -> Body:
         """Return the body of an entry that was added before."""
-        return read_body(self._lines[self._ids[id]])
+        return read_body(self._lines.read_entry(self._ids[id]))
 
     def add_alias(self, id: EntryId, target: EntryId | None) -> None:
         """Make `id` another name of an entry: for lines of the file that are no entries of their own."""
@@ -355,10 +461,11 @@ class ConversationBuilder:
         current = current if current in leaves else next(iter(leaves))
         leaf = leaves[current]
         timestamp = self._time or format_timestamp(0)
-        header = write_header(
+        self._lines.header = write_header(
             id=self.id,
             timestamp=self._started or timestamp,
             cwd=self.cwd,
+            parent_session=self.part_of,
             origin={"program": self.program, **({"version": self.version} if self.version else {})},
         )
         tail: list[tuple[EntryId, EntryId | None, Body]] = [
@@ -377,7 +484,7 @@ class ConversationBuilder:
             )
         return Conversation(
             id=self.id,
-            lines=[header, *self._lines],
+            lines=self._lines,
             problems=self._problems,
             heads=leaves,
             part_of=self.part_of,

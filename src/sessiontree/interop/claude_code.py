@@ -14,12 +14,11 @@ so every `uuid` names a place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sessiontree.convert.anthropic_messages import from_anthropic
 from sessiontree.core.entries import (
-    BranchPoint,
     Compaction,
     ContextEdit,
     CustomMessage,
@@ -27,7 +26,6 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
     Opaque,
-    ResetBoundary,
     Usage,
 )
 from sessiontree.core.heads import MAIN
@@ -120,6 +118,7 @@ class _TreeWriter:
             cwd=main.cwd,
             version=main.version or None,
             started=main.started,
+            lines=main.file.create_line_buffer(),
         )
         self._builder.title = main.title
         self._builder.part_of = main.session if main.agent else None
@@ -128,6 +127,8 @@ class _TreeWriter:
         """The names of tools by call id."""
         self._callers: dict[str, EntryId] = {}
         """The entries that made calls, by call id."""
+        self._prompts: dict[str, list[tuple[EntryId, str]]] | None = None
+        """The entries that called a subagent and the ids of their calls, by prompt."""
 
     def build(
         self, forks: list[SessionLines], agents: list[SessionLines], details: dict[str, JsonObject]
@@ -156,7 +157,7 @@ class _TreeWriter:
         names = [*(f"{other}-{number}" for number in range(1, len(leaves))), current]
         for name, leaf in reversed(list(zip(names, leaves, strict=False))):
             own = self._claim_path(lines, leaf, name, branches)
-            if name == current or any(_is_talk(lines.nodes[id]) for id in own):
+            if name == current or any(_is_talk(lines, lines.nodes[id]) for id in own):
                 self._heads[name] = leaf
         self._heads.setdefault(current, None)
         self._add_nodes(lines, branches, current)
@@ -189,7 +190,7 @@ class _TreeWriter:
                 parent = lines.find(node.parent)
                 self._check_parent(lines, node)
                 if parent is None or parent not in self._builder:
-                    parent = root or self._find_caller(node)
+                    parent = root or self._find_caller(lines, node)
                 self._add_node(lines, node, parent, branches.get(node.id, branch))
         for uuid in lines.links:
             self._builder.add_alias(uuid, lines.find(uuid))
@@ -200,16 +201,28 @@ class _TreeWriter:
                 "orphan", f"entry {node.id!r} names a parent {node.parent!r} that is not in the file", entry=node.id
             )
 
-    def _find_caller(self, node: LineNode) -> EntryId | None:
+    def _find_caller(self, lines: SessionLines, node: LineNode) -> EntryId | None:
         """Return the call that started a subagent whose lines are in the file of the session, as older versions did."""
         if not node.is_sidechain or self._main.agent:
             return None
-        prompt = extract_text(get_object(node.record, "message").get("content"))
-        for other in reversed(self._main.nodes.values()):
-            for block in get_blocks(other.record) if other.kind == "assistant" and not other.is_sidechain else ():
-                if other.id in self._builder and prompt and get_object(block, "input").get("prompt") == prompt:
-                    return self._start_agent(node.id, other.id, f"agent-{node.id[:8]}", None)
+        if self._prompts is None:
+            self._prompts = self._list_prompts()
+        prompt = extract_text(get_object(lines.read_records(node)[-1], "message").get("content"))
+        for caller, call in reversed(self._prompts.get(prompt, ())):
+            if caller in self._builder:
+                return self._builder.start_subagent(f"agent-{node.id[:8]}", id=node.id, parent=caller, call=call)
         return None
+
+    def _list_prompts(self) -> dict[str, list[tuple[EntryId, str]]]:
+        found: dict[str, list[tuple[EntryId, str]]] = {}
+        for node in self._main.nodes.values():
+            is_caller = node.kind == "assistant" and node.calls and not node.is_sidechain
+            for record in self._main.read_records(node) if is_caller else ():
+                for block in get_blocks(record):
+                    prompt = get_object(block, "input").get("prompt")
+                    if isinstance(prompt, str) and prompt:
+                        found.setdefault(prompt, []).append((node.id, coerce_string(block.get("id"))))
+        return found
 
     def _add_agents(self, agents: list[SessionLines], details: dict[str, JsonObject]) -> None:
         """Add each subagent below the call that started it, which may be in another subagent."""
@@ -226,7 +239,14 @@ class _TreeWriter:
                 if parent is None:
                     self._builder.report("orphan", f"no call started subagent {agent.agent!r}")
                 description = coerce_string(facts.get("description")) or coerce_string(facts.get("agentType")) or None
-                root = self._start_agent(name, parent, name, description)
+                root = self._builder.start_subagent(
+                    name,
+                    id=name,
+                    parent=parent,
+                    call=self._get_call(agent, details),
+                    description=description,
+                    time=agent.started,
+                )
                 self._heads[name] = leaves[-1]
                 self._add_nodes(agent, {}, name, root)
             waiting = [agent for agent in waiting if agent not in ready]
@@ -235,61 +255,45 @@ class _TreeWriter:
         facts = details.get(f"{agent.file.name.removesuffix('.jsonl')}.meta.json", {})
         return coerce_string(facts.get("toolUseId"))
 
-    def _start_agent(self, id: str, parent: EntryId | None, name: str, description: str | None) -> EntryId | None:
-        """Start the branch of a subagent. Its model does not see what is above."""
-        point = BranchPoint(name=name, description=description)
-        start = self._builder.add(point, id=f"{id}-branch", parent=parent, branch=name)
-        return self._builder.add(ResetBoundary(), id=f"{id}-start", parent=start, branch=name)
-
     def _add_node(self, lines: SessionLines, node: LineNode, parent: EntryId | None, branch: str) -> None:
         if node.kind == "compaction":
             self._add_compaction(lines, node, parent, branch)
             return
-        message = _join_answer(node.records) if node.kind == "assistant" else dict(get_object(node.record, "message"))
+        records = lines.read_records(node)
+        record = records[-1]
+        message = join_answer(records) if node.kind == "assistant" else dict(get_object(record, "message"))
         try:
             bodies = list(from_anthropic([message]))
         except InvalidOperation as error:
             self._builder.report("malformed_line", f"entry {node.id!r} is not understood: {error}", entry=node.id)
             self._builder.add(
-                Opaque(type="claude.line", fields={"lines": node.records}),
+                Opaque(type="claude.line", fields={"lines": records}),
                 id=node.id,
                 parent=parent,
-                time=node.record.get("timestamp"),
+                time=record.get("timestamp"),
                 branch=branch,
             )
             return
         for number, body in enumerate(bodies, 1):
             id = node.id if number == len(bodies) else f"{node.id}-{number}"
             if node.kind == "assistant":
-                stored: Message | CustomMessage = Message(_describe_answer(body.message, node.record))
+                stored: Message | CustomMessage = Message(describe_answer(body.message, record))
             else:
-                stored = self._build_user_body(body.message, node.record)
-            parent = self._builder.add(stored, id=id, parent=parent, time=node.record.get("timestamp"), branch=branch)
-        for block in (block for record in node.records for block in get_blocks(record)):
+                stored = build_user_body(body.message, record, self._tools)
+            parent = self._builder.add(stored, id=id, parent=parent, time=record.get("timestamp"), branch=branch)
+        for block in (block for each in records for block in get_blocks(each)):
             if block.get("type") == "tool_use" and isinstance(block.get("id"), str):
                 self._tools[block["id"]] = coerce_string(block.get("name"))
                 self._callers[block["id"]] = node.id
-        if not node.calls or node.is_sidechain:
-            node.records = [{}]  # free the memory of what is written
-
-    def _build_user_body(self, message: JsonObject, record: JsonObject) -> Message | CustomMessage:
-        if message["role"] == "toolResult":
-            name = self._tools.get(message["toolCallId"], message["toolName"])
-            return Message({**message, "toolName": name})
-        content = message["content"]
-        is_meta = record.get("isMeta") is True
-        kind = get_object(record, "origin").get("kind")
-        if is_meta or kind not in (None, "human") or PROGRAM_TEXT.match(extract_text(content)):
-            return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
-        return Message(message)
 
     def _add_compaction(self, lines: SessionLines, node: LineNode, parent: EntryId | None, branch: str) -> None:
-        summary = extract_text(get_object(node.record, "message").get("content"))
+        record = lines.read_records(node)[-1]
+        summary = extract_text(get_object(record, "message").get("content"))
         facts = get_object(node.boundary, "compactMetadata")
-        kept = [id for uuid in _list_preserved(facts) if (id := lines.find(uuid)) is not None and id in self._builder]
+        kept = [id for uuid in list_preserved(facts) if (id := lines.find(uuid)) is not None and id in self._builder]
         tokens = max(0, int(coerce_number(facts.get("preTokens"))))
-        time = node.record.get("timestamp")
-        if get_object(node.record, "summarizeMetadata").get("direction") != "from":
+        time = record.get("timestamp")
+        if get_object(record, "summarizeMetadata").get("direction") != "from":
             body = Compaction(summary=summary, first_kept=kept[0] if kept else node.id, tokens_before=tokens)
             self._builder.add(body, id=node.id, parent=parent, time=time, branch=branch)
             return
@@ -311,15 +315,16 @@ class _TreeWriter:
         )  # fmt: skip
 
 
-def _is_talk(node: LineNode) -> bool:
+def _is_talk(lines: SessionLines, node: LineNode) -> bool:
     """Return whether a node is more than a note of the program."""
     if node.kind != "user":
         return True
-    text = extract_text(get_object(node.record, "message").get("content"))
-    return not (node.record.get("isMeta") is True or PROGRAM_TEXT.match(text))
+    record = lines.read_records(node)[-1]
+    text = extract_text(get_object(record, "message").get("content"))
+    return not (record.get("isMeta") is True or PROGRAM_TEXT.match(text))
 
 
-def _list_preserved(facts: JsonObject) -> list[str]:
+def list_preserved(facts: JsonObject) -> list[str]:
     """Return the lines that a compaction keeps, oldest first."""
     uuids = get_object(facts, "preservedMessages").get("uuids")
     if is_list(uuids):
@@ -328,7 +333,22 @@ def _list_preserved(facts: JsonObject) -> list[str]:
     return [head] if isinstance(head, str) else []
 
 
-def _join_answer(records: Sequence[JsonObject]) -> JsonObject:
+def build_user_body(message: JsonObject, record: JsonObject, tools: Mapping[str, str]) -> Message | CustomMessage:
+    """Return the body for one message of a user line: a message, or a note if the program wrote it.
+
+    `tools` has the names of tools by call id.
+    """
+    if message["role"] == "toolResult":
+        return Message({**message, "toolName": tools.get(message["toolCallId"], message["toolName"])})
+    content = message["content"]
+    is_meta = record.get("isMeta") is True
+    kind = get_object(record, "origin").get("kind")
+    if is_meta or kind not in (None, "human") or PROGRAM_TEXT.match(extract_text(content)):
+        return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
+    return Message(message)
+
+
+def join_answer(records: Sequence[JsonObject]) -> JsonObject:
     """Return the message of an answer with the content of all its lines."""
     message = dict(get_object(records[-1], "message"))
     blocks: list[Any] = []
@@ -347,7 +367,8 @@ def _join_answer(records: Sequence[JsonObject]) -> JsonObject:
     return {**message, "type": "message", "role": "assistant"}
 
 
-def _describe_answer(message: JsonObject, record: JsonObject) -> JsonObject:
+def describe_answer(message: JsonObject, record: JsonObject) -> JsonObject:
+    """Return the message of an answer with how it ended, as the last line of the answer says."""
     if record.get("isApiErrorMessage") is True:
         text = extract_text(message["content"])
         return {**message, "content": [], "stopReason": "error", "errorMessage": text or "the request failed"}

@@ -16,30 +16,31 @@ BULKY = (b'{"type":"api-request', b'{"type":"file-history')
 """How lines begin that are long and say nothing about the conversation."""
 
 
-class LineNode(Struct):
-    """What becomes one entry: a user line, all lines of an answer, or a compaction."""
+class LineNode(Struct, gc=False):
+    """What becomes one entry: a user line, all lines of an answer, or a compaction.
+
+    A session can have a million lines, so their records are read again when they are written.
+    """
 
     id: EntryId
     kind: str
     """`user`, `assistant` or `compaction`."""
-    records: list[JsonObject]
+    positions: tuple[int, ...]
+    """Where its lines are in the file."""
     parent: str | None
     """The foreign id of the parent, as the first line has it."""
     is_sidechain: bool = False
     boundary: JsonObject | None = None
     """The line of a compaction that has its facts."""
 
-    @property
-    def record(self) -> JsonObject:
-        return self.records[-1]
+    calls: tuple[str, ...] = ()
+    """The calls that it makes or answers."""
 
-    @property
-    def calls(self) -> list[str]:
-        """The calls that it makes or answers."""
-        key = "id" if self.kind == "assistant" else "tool_use_id"
-        kind = "tool_use" if self.kind == "assistant" else "tool_result"
-        blocks = [block for record in self.records for block in get_blocks(record)]
-        return [coerce_string(block.get(key)) for block in blocks if block.get("type") == kind]
+
+def list_calls(kind: str, record: JsonObject) -> tuple[str, ...]:
+    """Return the calls that a line makes, if it is of an answer, or that it answers."""
+    key, block_type = ("id", "tool_use") if kind == "assistant" else ("tool_use_id", "tool_result")
+    return tuple(coerce_string(block.get(key)) for block in get_blocks(record) if block.get("type") == block_type)
 
 
 def get_blocks(record: JsonObject) -> list[JsonObject]:
@@ -69,15 +70,19 @@ class SessionLines:
         self._answers: dict[str, LineNode] = {}
         self._boundaries: dict[str, JsonObject] = {}
         self._seen: set[str] = set()
-        for number, line in enumerate(file.iter_lines(), 1):
+        for number, (position, line) in enumerate(file.iter_placed_lines(), 1):
             if not line.startswith(BULKY) and line.strip():
-                self._read_line(line, number)
+                self._read_line(line, number, position)
         for uuid, boundary in self._boundaries.items():
             # A boundary whose summary was never written: what was before it is still sent.
             self.links[uuid] = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
         self.chain_results()
 
-    def _read_line(self, line: bytes, number: int) -> None:
+    def read_records(self, node: LineNode) -> list[JsonObject]:
+        """Return the lines of a node. A line that was changed since is empty."""
+        return [read_record(self.file.read_line(position)) or {} for position in node.positions]
+
+    def _read_line(self, line: bytes, number: int, position: int) -> None:
         record = read_record(line)
         if record is None:
             self.problems.append(("malformed_line", "not a JSON object", number))
@@ -96,7 +101,7 @@ class SessionLines:
         self.agent = self.agent or coerce_string(record.get("agentId"))
         self.started = self.started or record.get("timestamp")
         self.last = uuid
-        self._add_tree_line(record, kind, uuid)
+        self._add_tree_line(record, kind, uuid, position)
 
     def _read_bookkeeping(self, record: JsonObject, kind: Any, number: int) -> None:
         match kind:
@@ -117,7 +122,7 @@ class SessionLines:
                 return
         self.has_bookkeeping = True
 
-    def _add_tree_line(self, record: JsonObject, kind: str, uuid: str) -> None:
+    def _add_tree_line(self, record: JsonObject, kind: str, uuid: str, position: int) -> None:
         parent = get_text(record, "parentUuid")
         is_sidechain = record.get("isSidechain") is True
         message = record.get("message")
@@ -127,9 +132,9 @@ class SessionLines:
         elif kind == "assistant" and is_object(message):
             answer = self._answers.get(coerce_string(message.get("id")))
             if answer is not None:
-                self._extend_answer(answer, record, uuid)
+                self._extend_answer(answer, record, uuid, position)
                 return
-            node = LineNode(uuid, kind, [record], parent, is_sidechain)
+            node = LineNode(uuid, kind, (position,), parent, is_sidechain, calls=list_calls(kind, record))
             self.nodes[uuid] = node
             if isinstance(message.get("id"), str):
                 self._answers[message["id"]] = node
@@ -138,18 +143,20 @@ class SessionLines:
             if boundary is not None:
                 above = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
                 self.links[parent or ""] = uuid
-                self.nodes[uuid] = LineNode(uuid, "compaction", [record], above, is_sidechain, boundary)
+                self.nodes[uuid] = LineNode(uuid, "compaction", (position,), above, is_sidechain, boundary)
             else:
-                self.nodes[uuid] = LineNode(uuid, kind, [record], parent, is_sidechain)
+                calls = list_calls(kind, record)
+                self.nodes[uuid] = LineNode(uuid, kind, (position,), parent, is_sidechain, calls=calls)
         else:
             self.links[uuid] = parent
 
-    def _extend_answer(self, answer: LineNode, record: JsonObject, uuid: str) -> None:
+    def _extend_answer(self, answer: LineNode, record: JsonObject, uuid: str, position: int) -> None:
         """Add a line to an answer, which gets the id of the line."""
         self.links[answer.id] = uuid
         del self.nodes[answer.id]
         answer.id = uuid
-        answer.records.append(record)
+        answer.positions += (position,)
+        answer.calls += list_calls(answer.kind, record)
         self.nodes[uuid] = answer
 
     def chain_results(self) -> None:

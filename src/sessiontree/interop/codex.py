@@ -21,7 +21,6 @@ from msgspec import Struct
 from sessiontree.convert.base import count
 from sessiontree.convert.openai_responses import from_openai_responses
 from sessiontree.core.entries import (
-    BranchPoint,
     Compaction,
     ContextEdit,
     Custom,
@@ -30,7 +29,6 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
     Opaque,
-    ResetBoundary,
 )
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, complete_usage, extract_text, get_tool_calls, is_list, is_object
@@ -149,12 +147,12 @@ class _Rollout:
     def __init__(self, file: ForeignFile) -> None:
         self.name = file.name.rpartition("/")[2]
         ids = _UUID.findall(self.name)
-        self.items: list[_Item] = []
+        self.file = file
         self.meta: JsonObject = {}
         self.problems: list[tuple[str, int]] = []
-        for number, line in enumerate(file.iter_lines(), 1):
-            if line.strip():
-                self._read_line(line, number)
+        """What was found while the items were read."""
+        self.has_items = next(self.iter_items(), None) is not None
+        self.problems.clear()
         self.thread = coerce_string(self.meta.get("id")) or (ids[0] if ids else self.name)
         self.key: str = ids[-1] if ids else self.thread
         """The id by which other files refer to this one: the last one in its name."""
@@ -168,35 +166,41 @@ class _Rollout:
 
     @property
     def is_empty(self) -> bool:
-        return not self.items and not self.meta
+        return not self.has_items and not self.meta
 
-    def _read_line(self, line: bytes, number: int) -> None:
+    def iter_items(self) -> Iterator[_Item]:
+        """Yield the items. They are read each time, since a rollout can have a million of them."""
+        for number, line in enumerate(self.file.iter_lines(), 1):
+            item = self._read_line(line, number) if line.strip() else None
+            if item is not None:
+                yield item
+
+    def _read_line(self, line: bytes, number: int) -> _Item | None:
         record = read_record(line)
         if record is None:
             self.problems.append(("not a JSON object", number))
-            return
+            return None
         kind, payload = record.get("type"), record.get("payload")
         ordinal = record.get("ordinal")
         if not is_object(payload):
             # The first versions wrote items as they are, below a line with the facts of the session.
-            if isinstance(record.get("id"), str) and "instructions" in record and not self.meta:
-                self.meta = record
-                return
+            if isinstance(record.get("id"), str) and "instructions" in record and self.meta in ({}, record):
+                self.meta = self.meta or record
+                return None
             kind, payload = ("response_item", record) if isinstance(kind, str) and kind in KEPT_FIELDS else (None, {})
         if not isinstance(kind, str):
             self.problems.append(("not a line of a Codex session", number))
         elif kind == "session_meta":
             self.meta = self.meta or payload
         else:
-            self.items.append(
-                _Item(
-                    kind,
-                    payload,
-                    record.get("timestamp"),
-                    ordinal if isinstance(ordinal, int) and not isinstance(ordinal, bool) else number - 1,
-                    get_object(record, "metadata").get("compaction_output") is True,
-                )
+            return _Item(
+                kind,
+                payload,
+                record.get("timestamp"),
+                ordinal if isinstance(ordinal, int) and not isinstance(ordinal, bool) else number - 1,
+                get_object(record, "metadata").get("compaction_output") is True,
             )
+        return None
 
 
 class _ThreadWriter:
@@ -211,6 +215,7 @@ class _ThreadWriter:
             cwd=coerce_string(main.meta.get("cwd")),
             version=coerce_string(main.meta.get("cli_version")) or None,
             started=main.meta.get("timestamp"),
+            lines=main.file.create_line_buffer(),
         )
         self._builder.title = names.get(main.thread)
         self._builder.part_of = main.spawned_by
@@ -250,8 +255,6 @@ class _ThreadWriter:
                 break
             chain.append(base)
         for current in reversed(chain):
-            for message, number in current.problems:
-                self._builder.report("malformed_line", f"line {number} of {current.name}: {message}", line=number)
             start, base = parent, self._find_base(current)
             if current.base is not None:
                 if base is None or base.key not in self._written:
@@ -269,6 +272,8 @@ class _ThreadWriter:
             writer = _RolloutWriter(self, self._builder, current, name, start)
             self._written[current.key] = writer
             writer.write(shared_until=limit, shared_branch=branch)
+            for message, number in current.problems:
+                self._builder.report("malformed_line", f"line {number} of {current.name}: {message}", line=number)
             if current is not rollout and writer.has_own_talk:
                 self._heads[name] = writer.tail
         return self._written[rollout.key]
@@ -282,17 +287,16 @@ class _ThreadWriter:
         return next((other for other in (self._main, *self._others) if other.key == rollout.base), None)
 
     def _write_agent(self, agent: _Rollout) -> None:
-        caller = next(
-            (id for writer in self._written.values() if (id := writer.agents.get(agent.thread)) is not None), None
-        )
-        if caller is None:
+        found = next((at for writer in self._written.values() if (at := writer.agents.get(agent.thread))), None)
+        if found is None:
             return
+        caller, call = found
         name = f"agent-{agent.nickname or agent.key[-12:]}"
         if name in self._heads:
             name = f"agent-{agent.key[-12:]}"
-        point = BranchPoint(name=name)
-        start = self._builder.add(point, id=f"{agent.key}-branch", parent=caller, branch=name)
-        start = self._builder.add(ResetBoundary(), id=f"{agent.key}-start", parent=start, branch=name)
+        start = self._builder.start_subagent(
+            name, id=agent.key, parent=caller, call=call, time=agent.meta.get("timestamp")
+        )
         self._heads[name] = self._write(agent, name, start).tail
 
 
@@ -309,8 +313,8 @@ class _RolloutWriter:
     ) -> None:
         self.branch = branch
         self.tail = parent
-        self.agents: dict[str, EntryId] = {}
-        """The entries with the calls that started subagents, by thread."""
+        self.agents: dict[str, tuple[EntryId, str]] = {}
+        """The entries with the calls that started subagents, and the ids of the calls, by thread."""
         self.has_own_talk = False
         """Whether something was said after the part that another file shares."""
         self._thread = thread
@@ -324,8 +328,8 @@ class _RolloutWriter:
         self._provider = coerce_string(rollout.meta.get("model_provider")) or "openai"
         self._turns: list[EntryId | None] = []
         """Where each turn of the user began."""
-        self._questions: list[tuple[EntryId, Message]] = []
-        """What the user said since the start, for a compaction that keeps it."""
+        self._questions: list[tuple[EntryId, EntryId]] = []
+        """What the user said, for a compaction that keeps it: the first entry that said it, and the last one."""
         self._callers: dict[str, EntryId] = {}
         self._tools: dict[str, str] = {}
         self._summary_usage: JsonObject | None = None
@@ -341,7 +345,9 @@ class _RolloutWriter:
         return tail
 
     def write(self, *, shared_until: int | None, shared_branch: str) -> None:
-        for item in self._rollout.items:
+        last = 0
+        for item in self._rollout.iter_items():
+            last = item.ordinal
             is_shared = shared_until is not None and item.ordinal < shared_until
             if shared_until is not None and self._pending and not is_shared and self._current != self.branch:
                 self._end_answer()
@@ -349,12 +355,12 @@ class _RolloutWriter:
             self._current = shared_branch if is_shared else self.branch
             before = self.tail
             self._write_item(item)
-            self._tails.append((item.ordinal, self.tail))
+            if not self._tails or self._tails[-1][1] != self.tail:
+                self._tails.append((item.ordinal, self.tail))
             if not is_shared and self.tail != before:
                 self.has_own_talk = True
         self._end_answer()
-        if self._tails:
-            self._tails.append((self._tails[-1][0], self.tail))
+        self._tails.append((last, self.tail))
 
     def _write_item(self, item: _Item) -> None:
         match item.kind:
@@ -402,14 +408,14 @@ class _RolloutWriter:
                 self._add(Message({**message, "toolName": self._tools.get(call, message["toolName"])}), item)
                 for agent in _UUID.findall(_find_agent(item.payload.get("output")))[:1]:
                     if call in self._callers:
-                        self.agents[agent] = self._callers[call]
+                        self.agents[agent] = (self._callers[call], call)
             elif PROGRAM_TEXT.match(extract_text(message["content"])):
                 self._add(CustomMessage(custom_type=NOTE, content=message["content"], display=False), item)
             else:
                 self._turns.append(self.tail)
                 self._add(body, item)
                 if self.tail is not None:
-                    self._questions.append((self.tail, body))
+                    self._questions.append((self.tail, self.tail))
 
     def _convert(self, items: Sequence[_Item]) -> list[Message]:
         """Return items as messages. Those that are not understood are kept as an entry that no model sees."""
@@ -492,16 +498,23 @@ class _RolloutWriter:
         self._add(ContextEdit(target=id), item, id=f"{id}-edit")
         history = item.payload.get("replacement_history")
         if not is_list(history):
-            copies: list[tuple[Message | CustomMessage, EntryId]] = [(body, copied) for copied, body in self._questions]
+            copies: list[tuple[Message | CustomMessage, EntryId]] = [
+                (self._read_question(id), copied) for copied, id in self._questions
+            ]
             copies.append((_build_note(summary), id))
         else:
             copies = list(self._read_history(history, item, summary, id))
         self._questions = []
         for number, (body, copied) in enumerate(copies, 1):
             if isinstance(body, Message) and body.message["role"] == "user":
-                self._questions.append((copied, body))
+                self._questions.append((copied, f"{id}-{number}"))
                 body = CustomMessage(custom_type=HISTORY, content=body.message["content"], display=False)
             self._add(body, item, id=f"{id}-{number}", extra={"copiedFrom": copied})
+
+    def _read_question(self, id: EntryId) -> Message:
+        body = self._builder.get_body(id) if id in self._builder else None
+        content = body.content if isinstance(body, CustomMessage) else None
+        return body if isinstance(body, Message) else Message({"role": "user", "content": content or ""})
 
     def _read_history(
         self, history: list[Any], item: _Item, summary: str, id: EntryId

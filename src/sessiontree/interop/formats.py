@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sessiontree.errors import NotFound
 from sessiontree.interop import (
     chatgpt_export,
@@ -41,6 +43,14 @@ def find_format(name: str) -> ForeignFormat:
         if format.name == name:
             return format
     raise NotFound("format", name, f"formats: {', '.join(format.name for format in FORMATS)}")
+
+
+def select_sessions(paths: Sequence[str]) -> set[str]:
+    """Return those of many files of a program that are sessions of their own, by their paths."""
+    selected = paths
+    for format in FORMATS:
+        selected = format.select_sessions(selected)
+    return set(selected)
 
 
 def list_written_formats() -> list[str]:

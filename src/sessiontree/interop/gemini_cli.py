@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sessiontree.convert.base import ApiKind, count
 from sessiontree.convert.gemini import from_gemini
-from sessiontree.core.entries import BranchPoint, Custom, EntryId, JsonObject, Message, ResetBoundary
+from sessiontree.core.entries import Custom, EntryId, JsonObject, Message
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, complete_usage, is_list, is_object
 from sessiontree.errors import FormatError, InvalidOperation
@@ -202,7 +202,7 @@ class _ChatReader:
         for call in _list_calls(record):
             started = get_object(call, "resultDisplay").get("agentId", call.get("agentId"))
             if isinstance(started, str):
-                self._add_subagent(started, id)
+                self._add_subagent(started, id, coerce_string(call.get("id")))
         return end
 
     def _add_result(
@@ -227,17 +227,16 @@ class _ChatReader:
             )
         return parent
 
-    def _add_subagent(self, id: str, parent: EntryId | None) -> None:
+    def _add_subagent(self, id: str, parent: EntryId | None, call: str = "") -> None:
         """Add the chat of a subagent as a branch below the call that started it. Its model saw nothing above."""
         chat = self._subagents.pop(id, None)
         if chat is None:
             return
         branch = choose_branch_name(f"agent-{id[:8]}", self._heads)
         started = chat.header.get("startTime")
-        start = self._builder.add(
-            BranchPoint(name=branch), id=f"{id}-branch", parent=parent, time=started, branch=branch
+        self._heads[branch] = self._builder.start_subagent(
+            branch, id=id, parent=parent, call=call, start=id, time=started
         )
-        self._heads[branch] = self._builder.add(ResetBoundary(), id=id, parent=start, time=started, branch=branch)
         self._add_chat(chat, branch, self._heads[branch])
 
 

@@ -13,14 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from sessiontree.convert.base import count, parse_data_url
 from sessiontree.core.entries import (
     Body,
-    BranchPoint,
     Compaction,
     ContextEdit,
     Custom,
     EntryId,
     JsonObject,
     Message,
-    ResetBoundary,
 )
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_number, coerce_string, complete_usage, is_list, is_object
@@ -170,16 +168,17 @@ class _SessionReader:
         self._heads[unique] = leaf
         return unique
 
-    def _add_subagent(self, id: str, parent: EntryId | None) -> None:
+    def _add_subagent(self, id: str, parent: EntryId | None, call: str = "") -> None:
         """Add the session of a subagent as a branch below the call that started it. Its model saw nothing above."""
         session = self._subagents.pop(id, None)
         if session is None:
             return
         kind, title = coerce_string(session.info.get("agent")), coerce_string(session.info.get("title"))
         branch = self._start_branch(f"agent-{kind or id}", parent)
-        point = BranchPoint(name=branch, description=title or None)
-        start = self._add(point, f"{id}-branch", parent, branch, session.info)
-        self._heads[branch] = self._add(ResetBoundary(), id, start, branch, session.info)
+        time = get_object(session.info, "time").get("created")
+        self._heads[branch] = self._builder.start_subagent(
+            branch, id=id, parent=parent, call=call, start=id, description=title or None, time=time
+        )
         self._add_session(session, branch, self._heads[branch])
 
     def _add(
@@ -286,7 +285,7 @@ class _SessionReader:
         for part in parts:
             started = get_object(get_object(part, "state"), "metadata").get("sessionId")
             if part.get("type") == "tool" and isinstance(started, str):
-                self._add_subagent(started, id)
+                self._add_subagent(started, id, coerce_string(part.get("callID")))
         return end
 
     def _add_result(self, part: JsonObject, parent: EntryId | None, branch: str) -> EntryId | None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from sessiontree.core.late_imports import load
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.timestamps import format_timestamp
-from sessiontree.core.upward_calls import load
 from sessiontree.errors import (
     Ambiguous,
     InvalidOperation,
@@ -35,7 +35,7 @@ from sessiontree.library.locations import find_repository, is_address, open_fold
 from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, SharedLock
 from sessiontree.library.session_files import is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
-from sessiontree.session.writer import generate_id
+from sessiontree.session.entry_builder import generate_id
 from sessiontree.store.files import make_private_directory
 from sessiontree.store.jsonl import Durability
 from sessiontree.store.lock import MAX_PAUSE, FileLock, get_wait_limit
@@ -143,7 +143,7 @@ def _open_or_create_name(session: str, durability: Durability) -> Session:
     if name is not None and name != text:
         raise InvalidOperation(f"{text!r} cannot be the name of a session: a name has one line and no spaces around it")
     where = resolve_folder(".")
-    with _hold_creation_lock(repository, where, name or where):
+    with hold_creation_lock(repository, where, name or where):
         try:
             location = repository.find(session)
         except Ambiguous:
@@ -155,7 +155,7 @@ def _open_or_create_name(session: str, durability: Durability) -> Session:
 
 
 @contextmanager
-def _hold_creation_lock(repository: Repository, cwd: str, name: str) -> Generator[None]:
+def hold_creation_lock(repository: Repository, cwd: str, name: str) -> Generator[None]:
     """Hold a lock that everyone takes who creates a session of this name unless it exists."""
     lock = repository.open_shared_lock(repository.build_location("", cwd=cwd, timestamp=""), f"create {name}")
     if lock is not None:
@@ -222,8 +222,12 @@ def fork(
     name: str | None = None,
     dir: str | os.PathLike[str] | None = None,
     file: str | os.PathLike[str] | None = None,
+    cwd: str | None = None,
 ) -> Session:
-    """Create a session with the path to `at`, or with the whole tree. The source is not changed."""
+    """Create a session with the path to `at`, or with the whole tree. The source is not changed.
+
+    `cwd` is the project folder of the new session; by default that of the source.
+    """
     check_copyable(session, "a fork")
     from sessiontree.format.fork_lines import build_fork_parts, read_parts
 
@@ -233,7 +237,7 @@ def fork(
     header = write_header(
         id=id,
         timestamp=stamp,
-        cwd=session.cwd,
+        cwd=session.cwd if cwd is None else cwd,
         parent_session=get_session_location(session),
         forked_from=leaf,
         title=session.name if whole and not session.tree.has_been_named else None,

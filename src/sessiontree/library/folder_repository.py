@@ -75,6 +75,10 @@ def encode_folder_name(cwd: str) -> str:
     return f"--{flat}--"
 
 
+SOURCE_LAYOUTS = ("tree", "deep")
+"""The layouts of folders in which other programs keep their sessions."""
+
+
 def get_sources() -> dict[str, str]:
     """Return the folders where other programs keep their sessions, by name. Nothing is ever written there."""
     pi = os.environ.get("PI_CODING_AGENT_DIR") or "~/.pi/agent"
@@ -211,9 +215,26 @@ class FolderRepository:
 
     def _list_files(self) -> list[SessionFile]:
         folders = [self.location] if self._layout == "folder" else list_folders(self.location)
-        if self._layout in ("tree", "deep"):
+        if self._layout in SOURCE_LAYOUTS:
             folders = _list_with_subfolders(self.location, DEEP if self._layout == "deep" else 1)
-        return [file for folder in folders for file in list_session_files(folder, hidden=False)]
+        return self._find_files(folders)
+
+    def _find_files(self, folders: Iterable[str]) -> list[SessionFile]:
+        """Return the sessions in folders. Files of another program that are parts of a session are left out."""
+        found = [file for folder in folders for file in list_session_files(folder, hidden=False)]
+        if self._layout not in SOURCE_LAYOUTS:
+            return found
+        from sessiontree.interop.formats import select_sessions
+
+        selected = select_sessions([file.path for file in found])
+        return [file for file in found if file.path in selected]
+
+    def _drop_subagents(self, listed: list[SessionSummary]) -> list[SessionSummary]:
+        """Leave out sessions that are branches of others: another program has a file for each subagent."""
+        if self._layout not in SOURCE_LAYOUTS:
+            return listed
+        ids = {summary.id for summary in listed}
+        return [summary for summary in listed if summary.parent_session not in ids]
 
     def list_stored(self) -> list[StoredSession]:
         files = _sort_newest_first(_filter_regular(self._list_files()))
@@ -224,10 +245,8 @@ class FolderRepository:
     ) -> list[SessionSummary]:
         scope = self._build_scope(cwd)
         with pause_gc():
-            found = _sort_newest_first(
-                file for folder in scope.paths for file in list_session_files(folder, hidden=False)
-            )
-            listed = self._load_summaries(found, scope.paths, root=scope.root, progress=progress)
+            found = _sort_newest_first(self._find_files(scope.paths))
+            listed = self._drop_subagents(self._load_summaries(found, scope.paths, root=scope.root, progress=progress))
             return [summary for summary in listed if summary.archived == archived and scope.contains(summary)]
 
     def search(
@@ -267,11 +286,13 @@ class FolderRepository:
         from sessiontree.library.index.listing import list_summaries
 
         scope = self._build_scope(cwd)
-        found = [file for folder in scope.paths for file in list_session_files(folder, hidden=False)]
+        found = self._find_files(scope.paths)
 
         def run(db: IndexDatabase) -> list[T]:
             with pause_gc():
-                listed = list_summaries(db, found, scope.paths, root=scope.root, progress=progress)
+                listed = self._drop_subagents(
+                    list_summaries(db, found, scope.paths, root=scope.root, progress=progress)
+                )
                 return work(db, [summary for summary in listed if scope.contains(summary)])
 
         return self._run_with_index(run) if found else []

@@ -137,7 +137,7 @@ def _continue_in_pi(session: Session, leaf: EntryId | None, cwd: str) -> Continu
     """Write a fork to the folder in which pi looks for the sessions of a project. Its format is our own."""
     folder = os.path.join(get_sources()[PI], encode_folder_name(cwd))
     make_private_directory(folder)
-    with catalog.fork(session, at=None if leaf is None else session.tree[leaf], dir=folder) as forked:
+    with catalog.fork(session, at=None if leaf is None else session.tree[leaf], dir=folder, cwd=cwd) as forked:
         file = forked.location
         return ContinuedSession(
             id=forked.id, file=file, command=["pi", "--session", file], import_command=[], cwd=cwd, omitted=[]

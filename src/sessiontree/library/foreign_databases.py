@@ -29,7 +29,7 @@ def convert_database_errors(path: str) -> Generator[None]:
     """Raise errors of SQLite as `StoreError`."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names and messages of a damaged database can be any bytes
         raise StoreError(path, f"the database cannot be read: {error}") from error
 
 

@@ -15,13 +15,20 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from glob import glob
-from itertools import accumulate
 from typing import IO, Any
 
 from sessiontree.core.entries import JsonObject, Problem
 from sessiontree.errors import FormatError, NotFound, ReadOnly, StoreError, format_names
 from sessiontree.format.codec import LINE_LIMIT
-from sessiontree.interop.base import HEAD_SIZE, Conversation, FileHead, ForeignFile, ForeignFormat, read_json
+from sessiontree.interop.base import (
+    HEAD_SIZE,
+    Conversation,
+    FileHead,
+    ForeignFile,
+    ForeignFormat,
+    LineBuffer,
+    read_json,
+)
 from sessiontree.interop.formats import detect_format
 from sessiontree.library.foreign_databases import SQLITE_MAGIC, convert_database_errors, open_database
 from sessiontree.library.session_files import starts_like_session
@@ -46,25 +53,39 @@ class DiskFile(ForeignFile):
     def __init__(self, path: str) -> None:
         self.name = path
         self._database: sqlite3.Connection | None = None
+        self._file: IO[bytes] | None = None
 
     def __del__(self) -> None:
         if self._database is not None:
             self._database.close()
+        if self._file is not None:
+            self._file.close()
 
-    def iter_lines(self) -> Iterator[bytes]:
-        """Yield the lines. One that is too long for an entry is replaced by a byte that is not JSON."""
+    def iter_placed_lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines with their positions. One that is too long for an entry is replaced by an invalid byte."""
         with _open(self.name) as file:
-            rest, is_skipping = b"", False
+            rest, is_skipping, position = b"", False, 0
             while block := file.read(BLOCK_SIZE):
                 lines = (rest + block).split(b"\n")
                 rest = lines.pop()
                 for line in lines:
-                    yield b"\0" if is_skipping else line
+                    yield position, b"\0" if is_skipping else line
+                    position += len(line) + 1
                     is_skipping = False
                 if len(rest) > LINE_LIMIT:
+                    position += len(rest)
                     rest, is_skipping = b"", True
             if rest or is_skipping:
-                yield b"\0" if is_skipping else rest
+                yield position, b"\0" if is_skipping else rest
+
+    def read_line(self, position: int) -> bytes:
+        if self._file is None:
+            self._file = _open(self.name)
+        self._file.seek(position)
+        return self._file.readline(LINE_LIMIT + 1).removesuffix(b"\n")
+
+    def create_line_buffer(self) -> LineBuffer:
+        return SpooledLines()
 
     def read_document(self) -> Any:
         with _open(self.name) as file:
@@ -126,7 +147,7 @@ def read_head(path: str) -> FileHead | None:
         with closing(open_database(path)) as database:
             names = [row[0] for row in database.execute("select name from sqlite_master where type = 'table'")]
             return FileHead(name=path, tables={name: _list_columns(database, name) for name in names})
-    except (StoreError, sqlite3.Error):
+    except (StoreError, sqlite3.Error, UnicodeDecodeError):
         return None
 
 
@@ -209,8 +230,8 @@ class ForeignStore(Store):
             f"it is a session of {format.title}; bring it in with `sessiontree import`, or continue in another program"
             " with `sessiontree continue`"
         )
-        self._data = _LineData(conversation.lines)
-        conversation.lines.clear()  # the lines of a long session must not be in memory twice
+        lines = conversation.lines
+        self._data = lines if isinstance(lines, SpooledLines) else SpooledLines(lines)
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         raise ReadOnly(self.location, self._reason)
@@ -251,29 +272,63 @@ class ForeignStore(Store):
             return 0
 
 
-class _LineData:
-    """The converted lines: in memory, or in a temporary file if they are many."""
+class SpooledLines(LineBuffer):
+    """Converted lines: in memory, or in a temporary file if they are many. All positions count the header."""
 
-    def __init__(self, lines: Sequence[bytes]) -> None:
-        self._starts = array("Q", accumulate((len(line) + 1 for line in lines), initial=0))
-        self.size: int = self._starts[-1]
-        self._memory = b""
+    def __init__(self, lines: Sequence[bytes] = ()) -> None:
+        """Copy the lines of a session, if there are any."""
+        super().__init__()
+        self._starts = array("Q", [0])
+        """Where each entry starts, and the end of the last one, without the header."""
         self._file: IO[bytes] | None = None
-        if self.size <= MEMORY_SIZE:
-            self._memory = b"".join(line + b"\n" for line in lines)
-        else:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the store
-            self._file.writelines(line + b"\n" for line in lines)
+        self._tail = bytearray()
+        """What is not in the file yet."""
+        self._stored = 0
+        for number, line in enumerate(lines):
+            if number:
+                self.append(line)
+            else:
+                self.header = line
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + 1 + self._starts[-1]
+
+    def append(self, line: bytes) -> None:
+        self._tail += line
+        self._tail += b"\n"
+        self._starts.append(self._starts[-1] + len(line) + 1)
+        if len(self._tail) > MEMORY_SIZE:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the lines
+            self._file.write(self._tail)
             self._file.flush()
+            self._stored += len(self._tail)
+            self._tail.clear()
+
+    def read_entry(self, number: int) -> bytes:
+        return self._read_entries(self._starts[number], self._starts[number + 1] - 1)
+
+    def count_entries(self) -> int:
+        return len(self._starts) - 1
 
     def read(self, start: int, end: int) -> bytes:
-        if self._file is None:
-            return self._memory[start:end]
-        return os.pread(self._file.fileno(), end - start, start)
+        """Return the bytes between two positions."""
+        shift = len(self.header) + 1
+        header = (self.header + b"\n")[start:end] if start < shift else b""
+        return header + self._read_entries(max(0, start - shift), max(0, end - shift))
+
+    def _read_entries(self, start: int, end: int) -> bytes:
+        stored = b""
+        if self._file is not None and start < self._stored:
+            stored = os.pread(self._file.fileno(), min(end, self._stored) - start, start)
+        return stored + self._tail[max(0, start - self._stored) : max(0, end - self._stored)]
 
     def find_line_end(self, position: int) -> int:
         """Return where the line ends that a position is in."""
-        return self._starts[bisect_right(self._starts, position)]
+        shift = len(self.header) + 1
+        return shift if position < shift else shift + self._starts[bisect_right(self._starts, position - shift)]
 
     def find_line_start(self, position: int) -> int:
-        return self._starts[bisect_right(self._starts, position) - 1]
+        shift = len(self.header) + 1
+        return 0 if position < shift else shift + self._starts[bisect_right(self._starts, position - shift) - 1]

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ from sessiontree.library.locations import open_repository
 from sessiontree.library.repository import Progress, Repository
 from sessiontree.regular_file import open_regular_file
 from sessiontree.session import Session
-from sessiontree.session.writer import generate_id
+from sessiontree.session.entry_builder import generate_id
 from sessiontree.store.base import Cursor
 
 ImportState: TypeAlias = Literal["imported", "updated", "same", "failed"]
@@ -219,8 +220,12 @@ class _Importer:
         try:
             cursor = store.read_end().cursor
         except NotFound:
-            store.create([*self._conversation.lines, *self._build_originals({})])
-            return self._build_result("imported", len(self._conversation.lines) - 1)
+            lines = self._conversation.lines
+            count = lines.count_entries()
+            for line in self._build_originals({}):
+                lines.append(line)
+            store.create(lines)
+            return self._build_result("imported", count)
         with Session(store) as session:
             return self._update(session, cursor)
 
@@ -232,7 +237,7 @@ class _Importer:
             if entry.type == "original" and isinstance(body := entry.decode(), Original):
                 kept[body.file] = body
                 heads = heads if body.heads is None else body.heads
-        new = [line for line in self._conversation.lines[1:] if self._is_new(session, line)]
+        new = [line for line in islice(self._conversation.lines, 1, None) if self._is_new(session, line)]
         if not new and heads == self._conversation.heads:
             return self._build_result("same", 0)
         final = self._merge_heads(session, heads)

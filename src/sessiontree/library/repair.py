@@ -26,7 +26,7 @@ from sessiontree.library.folder_repository import FolderRepository, encode_folde
 from sessiontree.library.locations import find_repository, is_address, open_folder_of
 from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session import Session
-from sessiontree.session.writer import find_write_parent
+from sessiontree.session.entry_builder import find_write_parent
 from sessiontree.store.base import Store
 from sessiontree.store.files import format_os_error
 from sessiontree.store.memory import MemoryStore
