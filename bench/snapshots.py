@@ -1,13 +1,15 @@
 """Measure a snapshot of a folder beside bare git: `git add -A` with a private index, and `git write-tree`.
 
-    python bench/snapshots.py [FILES]
+    python bench/snapshots.py ['{"files": 10000}']
 
 Both run in turns in one process, so that the ratio does not depend on the load of the machine. The commit and the ref
-of a snapshot are included.
+of a snapshot are included. Private folders are measured beside `git worktree add`, and a restore of many files beside
+that of one. Prints seconds as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -15,14 +17,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import sessiontree as st
 from sessiontree.config import FileSettings
 from sessiontree.files.folder_snapshot import FolderSnapshots
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import FolderMethod, PrivateFolder, create_private_folder, remove_private_folder
 from sessiontree.files.snapshot_store import SnapshotStore
+from sessiontree.ops.move_files import FileMover
 
 TIMES = 9
 FOLDERS = 100
+MANY = 100
+"""Files that are changed or restored together."""
 
 
 class BareGit:
@@ -68,27 +77,110 @@ def measure_ms(action: Callable[[], None]) -> float:
     return (time.perf_counter() - start) * 1000
 
 
+def write_files(folder: Path, count: int) -> None:
+    for number in range(count):
+        path = folder / f"{number % FOLDERS}" / f"{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number}\n")
+
+
+def change_files(folder: Path, count: int, text: str) -> None:
+    """Change files in two folders."""
+    for number in range(count):
+        (folder / f"{number % 2}" / f"{number // 2 * FOLDERS + number % 2}").write_text(text)
+
+
+def measure_snapshots(folder: Path, git_dir: Path) -> dict[str, float]:
+    """Take snapshots after no change, one, and many, each beside bare git."""
+    own, bare = OwnSnapshots(folder), BareGit(folder, git_dir)
+    found = {"snapshot first": measure_ms(own.run), "git first": measure_ms(bare.run)}
+    own.run()
+    for name, changes in (("none", 0), ("one", 1), ("many", MANY)):
+        times: list[tuple[float, float]] = []
+        for attempt in range(TIMES):
+            change_files(folder, changes, f"{name} {attempt}\n")
+            times.append((measure_ms(own.run), measure_ms(bare.run)))
+        ours, theirs = (statistics.median(column) for column in zip(*times, strict=True))
+        found |= {f"snapshot {name}": ours, f"git {name}": theirs}
+    return found
+
+
+def measure_private_folders(folder: Path, root: Path) -> dict[str, float]:
+    """Create private folders and work trees of a repository in turns, always in fresh folders."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+        subprocess.run(["git", *identity, *arguments], cwd=folder, env=clean, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    git("add", "-A")
+    git("commit", "--quiet", "-m", "bench")
+    store = SnapshotStore.open(str(folder))
+    state = FolderSnapshots(store, FileSettings()).take()
+    commit = store.commit(state.tree, [], author="person", entry=None, session="bench")
+    methods: list[FolderMethod] = ["overlay", "checkout"] if os.geteuid() == 0 else ["checkout"]
+    times: dict[str, list[float]] = {"work tree": [], **{f"private {method}": [] for method in methods}}
+    made: list[PrivateFolder] = []
+    for attempt in range(3):
+        add = partial(git, "worktree", "add", "--detach", str(root / f"tree{attempt}"))
+        times["work tree"].append(measure_ms(add))
+        for method in methods:
+            start = time.perf_counter()
+            try:
+                made.append(
+                    create_private_folder(
+                        *(store, commit),
+                        session="bench",
+                        branch=f"{method}{attempt}",
+                        settings=FileSettings(),
+                        methods=[method],
+                    )
+                )
+                times[f"private {method}"].append((time.perf_counter() - start) * 1000)
+            except SnapshotError:  # no overlays here
+                continue
+    for private in made:
+        remove_private_folder(private, FileSettings())
+    # The first overlay makes the checkout that the others share.
+    return {name: min(several) for name, several in times.items() if several}
+
+
+def measure_restores(folder: Path) -> dict[str, float]:
+    """Restore one file and many files."""
+    found: dict[str, float] = {}
+    for name, count in (("restore one", 1), ("restore many", MANY)):
+        times: list[float] = []
+        for attempt in range(3):
+            session = st.memory()
+            change_files(folder, count, f"before {name} {attempt}\n")
+
+            def edit(text: str = f"after {name} {attempt}\n", count: int = count) -> str:
+                """Change files."""
+                change_files(folder, count, text)
+                return "done"
+
+            model = st.ScriptedModel([[st.ToolCall("1", "edit", {})], "done"])
+            st.Agent(session, model, [edit], cwd=str(folder), snapshots=True).run_sync("Change files")
+            mover = FileMover.find(session.head, FileSettings(), str(folder))
+            start = time.perf_counter()
+            done = mover.restore(mover.plan(None))
+            times.append((time.perf_counter() - start) * 1000)
+            assert len(done.written) == count
+        found[name] = statistics.median(times)
+    return found
+
+
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-    with tempfile.TemporaryDirectory() as temporary:
+    given = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    with tempfile.TemporaryDirectory(dir=given.get("scratch")) as temporary:
         root = Path(temporary)
         os.environ["SESSIONTREE_HOME"] = str(root / "home")
         folder = root / "project"
-        for number in range(count):
-            path = folder / f"{number % FOLDERS}" / f"{number}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(f"{number}\n")
-        own, bare = OwnSnapshots(folder), BareGit(folder, root / "bare")
-        print(f"first: {measure_ms(own.run):.0f} ms, git {measure_ms(bare.run):.0f} ms")
-        own.run()
-        for name, changes in (("no change", 0), ("one changed file", 1), ("100 changed files", 100)):
-            times: list[tuple[float, float]] = []
-            for attempt in range(TIMES):
-                for number in range(changes):
-                    (folder / f"{number % 2}" / f"{number // 2 * FOLDERS + number % 2}").write_text(f"{attempt}\n")
-                times.append((measure_ms(own.run), measure_ms(bare.run)))
-            ours, theirs = (statistics.median(column) for column in zip(*times, strict=True))
-            print(f"{name}: {ours:.1f} ms, git {theirs:.1f} ms, ratio {ours / theirs:.2f}")
+        write_files(folder, given.get("files", 10_000))
+        found = measure_snapshots(folder, root / "bare")
+        found |= measure_restores(folder) | measure_private_folders(folder, root)
+        print(json.dumps({name: value / 1000 for name, value in found.items()}))
 
 
 if __name__ == "__main__":

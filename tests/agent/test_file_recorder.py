@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 import sessiontree as st
-from sessiontree.agent import file_recorder
+from sessiontree.agent import file_recorder, loop
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.factory import load_agent_options
 from sessiontree.agent.tool import Tool, tool
@@ -16,10 +17,13 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import Config, FileSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.files.file_records import FilesLog, FilesRecord
+from sessiontree.files.restore_plan import INTERRUPTED, LEFT_OUT
 from sessiontree.files.snapshot_store import SnapshotStore, build_folder_key
-from sessiontree.hooks.events import Notice
+from sessiontree.hooks.events import Notice, SnapshotProgress
+from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, format_request, record_events
+from tests.files.conftest import run_git
 
 
 @pytest.fixture
@@ -187,6 +191,121 @@ async def test_an_aborted_call_still_has_its_record(agent: MakeAgent, session: S
     assert diff_record(folder, record) == ["partial"]
 
 
+@pytest.mark.parametrize("way", ["rule", "tracked", "nested"])
+async def test_a_file_that_a_call_only_made_visible_is_not_the_agents(
+    agent: MakeAgent, session: Session, folder: Path, way: str
+) -> None:
+    run_git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("*.env\n")
+    (folder / "sub").mkdir()
+    run_git(folder / "sub", "init", "-q")
+    mine = [folder / "sub/mine", folder / "mine.env"]
+    for path in mine:
+        path.write_text("mine")
+        os.utime(path, ns=(1, 1))
+    await asyncio.sleep(0.03)  # the clock of files is coarse
+    commands = {
+        "rule": "echo > .gitignore; mkdir new; echo 1 > new/file",
+        "tracked": "git add -f mine.env; echo 1 > file",
+        "nested": "rm -r sub/.git; echo 1 > sub/file",
+    }
+    start = session.append(st.user("Hello")).id
+    answers = [[call(commands[way])], [call("echo 2 > mine.env; echo 2 > sub/mine", "c2")], "Done."]
+
+    await agent(*answers, tools=builtin_tools(), cwd=str(folder), snapshots=True).run("Go")
+
+    mover = FileMover.find(session.head, FileSettings(), str(folder))
+    first = list_records(session, folder)[0]
+    assert not {"mine.env", "sub/mine"} & {*diff_record(folder, first)}
+    mover.restore(mover.plan(first.place))
+    visible = mine[0] if way == "nested" else mine[1]
+    assert visible.read_text() == "mine"
+    mover.restore(mover.plan(start))
+    assert visible.read_text() == "mine"
+    assert all(path.exists() for path in mine)
+
+
+async def test_a_folder_that_a_call_renames_is_renamed_back(agent: MakeAgent, session: Session, folder: Path) -> None:
+    (folder / "old").mkdir()
+    (folder / "old/a").write_text("a")
+    await asyncio.sleep(0.03)
+    start = session.append(st.user("Hello")).id
+
+    await agent([call("mv old new")], "Done.", tools=builtin_tools(), cwd=str(folder), snapshots=True).run("Go")
+    mover = FileMover.find(session.head, FileSettings(), str(folder))
+    mover.restore(mover.plan(start))
+
+    assert [path.name for path in folder.iterdir()] == ["old"]
+
+
+async def test_a_file_that_became_too_large_between_two_calls_is_kept(
+    agent: MakeAgent, session: Session, folder: Path
+) -> None:
+    def grow_then_answer(request: object) -> list[ToolCall]:
+        (folder / "big").write_bytes(b"x" * 6_000_000)
+        return [call("echo small > big", "c2")]
+
+    await agent(
+        [call("touch a")], grow_then_answer, "Done.", tools=builtin_tools(), cwd=str(folder), snapshots=True
+    ).run("Go")
+    first, _ = list_records(session, folder)
+
+    plan = FileMover.find(session.head, FileSettings(), str(folder)).plan(first.place)
+
+    assert [(conflict.path, conflict.reason) for conflict in plan.conflicts] == [("big", LEFT_OUT)]
+    assert plan.changes == ()
+
+
+@pytest.mark.parametrize("ends", ["before the next turn", "during the next turn"])
+async def test_work_of_a_person_after_an_aborted_call_is_not_the_agents(
+    agent: MakeAgent, session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(loop, "GRACE_SECONDS", 0.01)
+    may_end, ended = asyncio.Event(), asyncio.Event()
+
+    async def write_slowly() -> str:
+        """Write a file, and take long to stop."""
+        (folder / "agents").write_text("x")
+        works.abort()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await may_end.wait()
+            asyncio.get_running_loop().call_soon(ended.set)
+        return ""
+
+    async def write_more() -> str:
+        """Write another file."""
+        (folder / "more").write_text("x")
+        may_end.set()
+        await ended.wait()
+        return ""
+
+    answers = [[ToolCall("c1", "write_slowly", {})], [ToolCall("c2", "write_more", {})], "Done."]
+    works = agent(*answers, tools=[write_slowly, write_more], cwd=str(folder), snapshots=True)
+    start = session.append(st.user("Hello")).id
+    assert (await works.run("Go")).aborted
+    aborted = session.head.leaf
+    if ends == "before the next turn":
+        may_end.set()
+        await ended.wait()
+    recorder = works.file_recorder
+    assert recorder is not None
+    while recorder._ending is not None:
+        await asyncio.sleep(0)
+    (folder / "mine").write_text("mine")
+    await works.run("Go on")
+
+    plan = FileMover.find(session.head, FileSettings(), str(folder)).plan(start)
+    if ends == "before the next turn":
+        assert [change.path for change in plan.changes] == ["agents", "more"]
+        first, _ = list_records(session, folder)
+        assert (diff_record(folder, first), first.place) == (["agents"], aborted)
+    else:
+        assert plan.changes == ()
+        assert {conflict.reason for conflict in plan.conflicts} == {INTERRUPTED}
+
+
 async def test_the_next_agent_continues_the_history_of_the_path(
     agent: MakeAgent, session: Session, folder: Path
 ) -> None:
@@ -230,6 +349,23 @@ async def test_a_folder_that_is_reached_through_a_link_is_one_folder(
 
     assert len(list_records(session, folder)) == 2
     assert len(opened) == 1
+
+
+async def test_the_first_snapshot_of_a_large_folder_reports_progress(
+    agent: MakeAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_recorder, "MIN_REPORTED", 600)
+    for number in range(600):
+        (folder / str(number)).touch()
+    works = agent(
+        [call("touch a")], [call("touch b", "c2")], "Done.", tools=builtin_tools(), cwd=str(folder), snapshots=True
+    )
+    events = record_events(works.hooks)
+
+    await works.run("Go")
+
+    told = [event.text for event in events if isinstance(event, SnapshotProgress)]
+    assert told == ["saving files: 500 of 600", "saving files: 600 of 600"]
 
 
 def test_front_ends_take_snapshots_and_library_agents_do_not(session: Session) -> None:

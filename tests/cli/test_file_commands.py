@@ -192,6 +192,21 @@ def test_why_leads_from_a_commit_to_the_conversation(
     assert session
 
 
+def test_the_hook_adds_the_trailer_and_never_overwrites_another_one(cli: Run, fails: Run, here: Path) -> None:
+    cli("new", "--name", "library")
+    cli("append", "@", "--role", "user", "Why so slow?")
+    assert "git repository" in fails("files", "trailer", "@", "--install-hook")
+    run_git(here, "init", "-q")
+
+    hook = Path(cli("files", "trailer", "@", "--install-hook").removeprefix("wrote ").strip())
+    run_git(here, "commit", "-q", "--allow-empty", "-m", "x")
+
+    assert "Why so slow?" in cli("why", "HEAD")
+    before = hook.read_text()
+    assert "exists and is not changed" in fails("files", "trailer", "@", "--install-hook")
+    assert hook.read_text() == before
+
+
 def test_commands_without_snapshots_say_so(cli: Run, fails: Run, here: Path) -> None:
     cli("new", "-o", "empty.jsonl")
     (here / "a").write_text("a")
@@ -250,6 +265,20 @@ def test_a_private_branch_is_created_promoted_and_removed(
     assert list_private_folders() == []
 
 
+def test_blame_log_and_fetch_work_for_a_private_folder(cli: Run, here: Path, talk: Path) -> None:
+    cli("branch", str(talk), "cache", "--private")
+    (private,) = list_private_folders()
+    with st.open(talk) as session:
+        run_turns(session, Path(private.path), ("Number it", "mkdir -p deep; echo four >> poem; echo 1 > deep/new"))
+
+    blamed = json.loads(cli("blame", f"{private.path}/poem", "--json"))
+    assert [line["prompt"] for line in blamed] == ["Write a poem", "Write a poem", "Make it longer", "Number it"]
+    assert "Number it" in cli("files", "log", f"{private.path}/deep/new")
+    run_git(here, "init", "-q")
+    cli("files", "fetch", str(talk), "cache", "--run")
+    assert run_git(here, "show", "sessiontree/cache:deep/new") == "1\n"
+
+
 def test_archiving_a_branch_removes_its_private_folder(cli: Run, talk: Path) -> None:
     cli("branch", str(talk), "own", "--private")
     assert len(list_private_folders()) == 1
@@ -266,3 +295,32 @@ def test_a_branch_with_a_private_folder_cannot_be_renamed(cli: Run, fails: Run, 
     refused = fails("branch", str(talk), "own", "--rename", "other")
 
     assert "branch 'own' has a private folder; merge or archive it before renaming" in refused
+
+
+def test_explain_and_diff_show_which_turns_changed_files(cli: Run, talk: Path) -> None:
+    explained = cli("context", str(talk), "--explain")
+    found = json.loads(cli("diff", str(talk), "HEAD~4", "HEAD", "--json"))
+
+    assert "changed 1 file" in explained
+    assert [item["path"] for item in found["files"]["paths"]] == ["notes", "poem"]
+    assert "+three" in found["files"]["diff"]
+
+
+def test_switch_and_undo_preview_files_and_move_files_alone(cli: Run, fails: Run, here: Path, talk: Path) -> None:
+    cli("branch", str(talk), "early", "--at", get_prompt(talk, "Make it longer"))
+    cli("switch", str(talk), "main")
+    before = (here / "poem").read_text()
+
+    preview = cli("switch", str(talk), "early", "--files", "--dry-run")
+    assert "change poem" in preview
+    assert (here / "poem").read_text() == before
+    cli("switch", str(talk), "early", "--files-only")
+    assert (here / "poem").read_text() == "one\ntwo\n"
+    cli("switch", str(talk), "early", "--files")
+    undo = cli("undo", str(talk), "--files", "--dry-run")
+    assert "change poem" in undo
+    assert "undid" not in undo
+    cli("undo", str(talk), "--files")
+
+    assert (here / "poem").read_text() == before
+    assert "requires --files" in fails("undo", str(talk), "--dry-run", code=2)

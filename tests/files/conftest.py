@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import time_ns
 
 import pytest
 
@@ -64,6 +65,7 @@ class Workspace:
     def call(self, work: Callable[[], object], text: str = "do it") -> str:
         """Append a turn whose tool call does `work`. Return the id of its last entry."""
         head = self.session.head
+        since = time_ns()
         before_state = self.take()
         log = FilesLog(self.session.tree, self.store.key)
         last = log.find_at(head.leaf)
@@ -73,7 +75,10 @@ class Workspace:
         work()
         after_state = self.snapshots.take()
         entry = head.append(st.assistant(f"did {text}"))
-        if after_state.tree != before_state.tree:
+        before_tree = self.snapshots.add_older_files(before_state.tree, after_state.tree, since)
+        if before_tree != before_state.tree:
+            before = self.commit(FolderState(before_tree, before_state.left_out), [before], "person", head.leaf)
+        if after_state.tree != before_tree:
             after = self.commit(after_state, [before], "agent", entry.id)
             record = build_record(
                 "call",

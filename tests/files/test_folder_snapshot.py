@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from sessiontree.files import folder_snapshot
 from sessiontree.files.git_command import SnapshotError, SnapshotsUnavailable, find_git, parse_version
 from sessiontree.files.snapshot_store import SnapshotStore
 from tests.files.conftest import Workspace, read_folder, run_git
+from tests.reliability.harness import times
 
 
 def list_paths(workspace: Workspace, tree: str) -> set[str]:
@@ -211,7 +214,9 @@ def test_pipes_and_sockets_do_not_block_and_leave_the_snapshot(workspace: Worksp
     listener.close()
 
     assert list_paths(workspace, state.tree) == {"a"}
-    assert [(item.path, item.reason) for item in state.left_out] == [("pipe", "not a regular file")]
+    assert {(item.path, item.reason) for item in state.left_out} == {
+        (name, "not a regular file") for name in ("pipe", "other-pipe", "socket")
+    }
 
 
 def test_links_are_stored_as_links_even_if_they_leave_the_folder(workspace: Workspace, tmp_path: Path) -> None:
@@ -364,6 +369,38 @@ def test_unsuitable_folders_are_refused_with_a_sentence(home: Path, where: str) 
     home.mkdir()
     with pytest.raises(SnapshotsUnavailable, match="no snapshots of"):
         SnapshotStore.open("/" if where == "root" else str(home))
+
+
+def test_a_huge_folder_is_refused_or_stored_whole(folder: Path) -> None:
+    count = times(2000, torture=200_000)
+    for number in range(count):
+        if number % 1000 == 0:
+            (folder / str(number // 1000)).mkdir()
+        (folder / str(number // 1000) / str(number)).write_text(f"{number}")
+    with pytest.raises(SnapshotsUnavailable, match=f"more than {count - 1} files"):
+        Workspace(folder, FileSettings(max_files=count - 1)).take()
+
+    workspace = Workspace(folder, FileSettings(max_files=count))
+    first = workspace.call(lambda: workspace.write("0/0", "changed"))
+    workspace.call(lambda: workspace.write("0/1", "changed"))
+    done = workspace.go(first)
+
+    assert done.written == ("0/1",)
+    assert len(workspace.store.list_files(workspace.take().tree)) == count
+
+
+def test_a_file_of_4_gb_is_left_out_without_reading_it(workspace: Workspace) -> None:
+    with open(workspace.folder / "huge", "wb") as file:
+        file.truncate(4 << 30)
+    workspace.write("a", "a")
+    start = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+
+    state = workspace.take()
+
+    used = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - start
+    assert list_paths(workspace, state.tree) == {"a"}
+    assert [(item.path, item.reason) for item in state.left_out] == [("huge", "larger than 5 MB")]
+    assert used < 1, "hashing 4 GB takes several seconds"
 
 
 def test_a_folder_with_too_many_files_is_refused(folder: Path) -> None:

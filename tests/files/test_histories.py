@@ -1,19 +1,27 @@
 """Random histories of agent edits, personal edits, moves and undos: nothing of a person is lost or changed.
 
+A second process works in the same folder: its agent changes files between the calls of the first one, and it takes
+snapshots while the first one does.
+
 A model of the folder knows who wrote each path last. After a move with files, every path that only the agent touched is
 as it was at the place, and every path that a person touched since is untouched.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+from functools import cache
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as strategies
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from sessiontree.home import get_home
 from tests.files.conftest import Workspace, read_folder
@@ -68,6 +76,54 @@ def find_changed(before: State, after: State) -> set[str]:
     return {path for path in {*before, *after} if before.get(path) != after.get(path)}
 
 
+SECOND_PROCESS = """
+import json, os, sys
+from pathlib import Path
+from tests.files.conftest import Workspace
+from tests.files.test_histories import edit
+
+workspace = None
+for line in sys.stdin:
+    home, folder, changes = json.loads(line)
+    os.environ["SESSIONTREE_HOME"] = home
+    if workspace is None or workspace.folder != Path(folder) or not os.path.isdir(workspace.store.path):
+        workspace = Workspace(Path(folder))
+    if changes:
+        workspace.call(lambda: edit(Path(folder), changes))
+    else:
+        for _ in range(3):
+            workspace.take()
+    print("done", flush=True)
+"""
+
+
+class SecondProcess:
+    """An agent of another session in another process, which works in the same folder."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", SECOND_PROCESS]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._is_busy = False
+
+    def start(self, folder: Path, changes: list[Edit]) -> None:
+        self.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([get_home(), str(folder), changes]) + "\n")
+        self._process.stdin.flush()
+        self._is_busy = True
+
+    def wait(self) -> None:
+        assert self._process.stdout is not None
+        if self._is_busy:
+            assert self._process.stdout.readline() == "done\n", "the second process failed"
+        self._is_busy = False
+
+
+@cache
+def get_second_process() -> SecondProcess:
+    return SecondProcess()
+
+
 class Histories(RuleBasedStateMachine):
     places = Bundle("places")
 
@@ -111,6 +167,15 @@ class Histories(RuleBasedStateMachine):
     def person_edits(self, changes: list[Edit]) -> None:
         edit(self.folder, changes)
 
+    @rule(changes=EDITS)
+    def agent_in_another_process_edits(self, changes: list[Edit]) -> None:
+        get_second_process().start(self.folder, changes)
+        get_second_process().wait()
+
+    @rule()
+    def another_process_takes_snapshots_meanwhile(self) -> None:
+        get_second_process().start(self.folder, [])
+
     @rule(place=places)
     def conversation_moves(self, place: str) -> None:
         self.workspace.session.move(self.workspace.session.tree[place])
@@ -134,6 +199,8 @@ class Histories(RuleBasedStateMachine):
         self.note_change(before)
         for path in touched - conflicts:
             assert after.get(path) == self.find_target(self.position, place, path), path
+            if plan.changes:  # the files belong to the place now, also if a person wrote just what it has
+                self.agent_left[path] = after.get(path)
         for path in conflicts:
             assert after.get(path) == before.get(path)
         self.head_place = place
@@ -160,6 +227,12 @@ class Histories(RuleBasedStateMachine):
             assert read_folder(self.folder) == before
         else:
             self.note_change(before)
+        # A person who wrote just what the restore found or left there is not told apart.
+        states = [read_commit(self.workspace, commit) for commit in (restored[-1].before, restored[-1].commit)]
+        now = read_folder(self.folder)
+        for path in find_changed(*states):
+            if now.get(path) in [state.get(path) for state in states]:
+                self.agent_left[path] = now.get(path)
         head = self.workspace.session.head
         self.position = self.workspace.log.find_position(head.name, head.leaf) or ""
 
@@ -197,6 +270,7 @@ class Histories(RuleBasedStateMachine):
         return next(before.get(path) for before, after in up if before.get(path) != after.get(path))
 
     def teardown(self) -> None:
+        get_second_process().wait()
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
 
@@ -211,7 +285,10 @@ def read_commit(workspace: Workspace, commit: str) -> State:
     return found
 
 
-TestHistories = Histories.TestCase
-TestHistories.settings = settings(
-    max_examples=times(6, torture=10_000), stateful_step_count=times(12, torture=20), deadline=None
-)
+SLICES = times(1, torture=20)
+
+
+@pytest.mark.parametrize("number", range(SLICES))
+def test_no_history_loses_or_changes_the_work_of_a_person(number: int) -> None:
+    chosen = settings(max_examples=times(6, torture=500), stateful_step_count=times(12, torture=20), deadline=None)
+    run_state_machine_as_test(Histories, settings=chosen)

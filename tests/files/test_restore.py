@@ -163,6 +163,18 @@ def test_a_path_that_changes_after_the_preview_is_kept(workspace: Workspace) -> 
     assert read_folder(workspace.folder) == {"a": (b"too late", False)}
 
 
+def test_a_path_that_is_deleted_after_the_preview_is_reported(workspace: Workspace) -> None:
+    first = workspace.call(lambda: workspace.write("a", "1"))
+    workspace.call(lambda: (workspace.write("a", "2"), workspace.write("b", "2")))
+    plan = workspace.plan(first)
+    (workspace.folder / "a").unlink()
+
+    done = workspace.restore(plan)
+
+    assert [conflict.path for conflict in done.conflicts] == ["a"]
+    assert read_folder(workspace.folder) == {}
+
+
 def test_switching_between_branches_takes_the_files_along(workspace: Workspace) -> None:
     start = workspace.call(lambda: workspace.write("a", "start"))
     workspace.call(lambda: workspace.write("a", "main"))
@@ -365,6 +377,49 @@ def test_an_edit_after_a_kill_is_kept(changed: tuple[Workspace, str, dict, str, 
 
     assert [conflict.path for conflict in done.conflicts] == ["changed"]
     assert (workspace.folder / "changed").read_text() == "mine"
+
+
+@pytest.mark.parametrize("why", ["large", "ignored"])
+def test_a_file_that_snapshots_leave_out_comes_back_with_undo(workspace: Workspace, why: str) -> None:
+    first = workspace.call(lambda: workspace.write("a", "1"))
+    workspace.call(lambda: workspace.write("a", "2"))
+    if why == "ignored":
+        workspace.write(".gitignore", "a\n")
+        workspace.call(lambda: workspace.write("b", "1"))
+    mine = "x" * (6_000_000 if why == "large" else 10)
+    workspace.write("a", mine)
+
+    workspace.restore(workspace.plan(first).take(["a"]))
+    assert (workspace.folder / "a").read_text() == "1"
+    done = workspace.undo_restore()
+
+    assert done.conflicts == ()
+    assert (workspace.folder / "a").read_text() == mine
+
+
+def test_undo_of_a_finished_restore_keeps_what_a_person_did_before(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("mine", "1")
+    first = workspace.call(lambda: workspace.write("a", "1"))
+    workspace.call(lambda: (workspace.write("a", "2"), workspace.write("b", "2")))
+
+    def die(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    plan = workspace.plan(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "_record", die)
+        with pytest.raises(KeyboardInterrupt):
+            workspace.restore(plan)
+    workspace.write("mine", "2")
+    workspace.write("b", "mine")
+    (interrupted,) = find_interrupted(workspace.store)
+    recover(workspace.snapshots, interrupted, "finish", write_record=workspace.write_record)
+
+    workspace.undo_restore()
+
+    assert read_folder(workspace.folder) == {"mine": (b"2", False), "a": (b"2", False), "b": (b"mine", False)}
 
 
 # Several processes and the life of a store

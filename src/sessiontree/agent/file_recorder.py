@@ -10,29 +10,32 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 from typing import NamedTuple, TypeVar
 
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.agent.tool import Tool
 from sessiontree.config import FileSettings
-from sessiontree.core.entries import Entry, EntryId, Message
-from sessiontree.core.messages import extract_text
-from sessiontree.core.operation_plans import find_last_prompt
+from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.operation_plans import find_prompt_text
 from sessiontree.errors import SessionTreeError
 from sessiontree.files.file_records import FilesLog, build_record
-from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
+from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState, Progress
 from sessiontree.files.git_command import SnapshotsUnavailable
 from sessiontree.files.private_folder import open_snapshot_store
-from sessiontree.files.snapshot_store import SnapshotStore
+from sessiontree.files.running_calls import RunningCall, record_interrupted_calls
+from sessiontree.files.snapshot_store import LeftOut, SnapshotStore
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import Notice
+from sessiontree.hooks.events import Notice, SnapshotProgress
 
 T = TypeVar("T")
 
 REUSE_SECONDS = 0.05
 """A call of the same answer that starts within this time after another one uses its snapshot. In seconds."""
+MIN_REPORTED = 1000
+"""Progress is reported if at least this many files have to be stored."""
 NEAR_ENTRIES = 200
 """Entries above the head that are searched for the last snapshot before the whole session is."""
 
@@ -43,6 +46,9 @@ class _Saved(NamedTuple):
     commit: str
     tree: str
     place: EntryId | None
+    time: int
+    """When the snapshot began that found these files, in nanoseconds since 1970."""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 class FileRecorder:
@@ -57,11 +63,22 @@ class FileRecorder:
         """The snapshot before the calls that are running."""
         self._saving: asyncio.Future[_Saved | None] | None = None
         """Takes the snapshot before the calls; all of them wait for it."""
+        self._ending: asyncio.Future[None] | None = None
+        """Takes the snapshot after the calls; a call that starts meanwhile waits for it."""
         self._after: FolderState | None = None
         """The files after the calls, until their result is written."""
+        self._after_began = 0
         self._after_time = 0.0
         self._running = 0
         """The number of calls that may change files and are running."""
+        self._noted: tuple[RunWriter, Entry] | None = None
+        """The last result that was written, and its run."""
+        self._outlasts_turn = False
+        """Whether a call of an earlier turn was running when this one began."""
+        self._mark: RunningCall | None = None
+        """Tells other processes, and a later one, that calls are running."""
+        self._interrupted: list[str] = []
+        """Sentences about calls of killed processes that nobody was told yet."""
         self._has_warned = False
         self._unavailable: str | None = None
         """The folder that cannot have snapshots."""
@@ -70,9 +87,18 @@ class FileRecorder:
         """Record the calls of a run."""
         self._writer = writer
 
-    def begin_turn(self) -> None:
-        """Tell that the model answered: somebody may have changed files since the last call."""
+    async def begin_turn(self) -> None:
+        """Tell that the model answered: somebody may have changed files since the last call.
+
+        A call that was aborted may end after its turn. Its record is written now, on the last result of that turn. If
+        it still runs, the calls of this turn have to share its record, which then counts as interrupted.
+        """
         self._after_time = 0.0
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
+        if self._noted is not None:
+            await self._write_record(*self._noted)
+        self._outlasts_turn = self._running > 0
 
     @asynccontextmanager
     async def watch(self, tool: Tool | None, cwd: str) -> AsyncGenerator[None]:
@@ -80,34 +106,60 @@ class FileRecorder:
         if tool is None or tool.does == "reads" or self._writer is None or cwd == self._unavailable:
             yield
             return
+        if self._ending is not None:
+            await asyncio.shield(self._ending)
         self._running += 1
         try:
             if self._running == 1:
                 is_noted, self._after = self._after is None, None
                 # A call that overlaps with an earlier one whose result is not written yet shares its record.
                 if is_noted or self._before is None:
-                    self._saving = asyncio.ensure_future(self._run(self._save_before, cwd))
+                    progress = partial(self._report, asyncio.get_running_loop())
+                    self._saving = asyncio.ensure_future(self._run(self._save_before, cwd, progress))
             if self._saving is not None:
                 self._before = await asyncio.shield(self._saving)
+            while self._interrupted:
+                self._hooks.notify_listeners(Notice(level="warning", text=self._interrupted.pop()))
             yield
         finally:
             self._running -= 1
             if self._running == 0:
                 self._saving = None
             if self._running == 0 and self._before is not None:
-                self._after = await self._run(self._take_after)
-                self._after_time = monotonic()
+                self._ending = asyncio.ensure_future(self._end_calls())
+                await asyncio.shield(self._ending)
+
+    async def _end_calls(self) -> None:
+        """Take the snapshot after the calls. If it fails, they have no record."""
+        self._after = await self._run(self._take_after)
+        self._after_time = monotonic()
+        if self._after is None:
+            self._before = None
+            self._remove_mark()
+        self._ending = None
+
+    def _remove_mark(self) -> None:
+        if self._mark is not None:
+            self._mark.end()
+            self._mark = None
 
     async def note(self, entry: Entry) -> None:
         """Write the annotation for the calls that ended, on the result that was just written."""
-        before, after, writer = self._before, self._after, self._writer
-        if self._running or before is None or after is None or writer is None:
+        if self._writer is not None:
+            self._noted = self._writer, entry
+            await self._write_record(self._writer, entry)
+
+    async def _write_record(self, writer: RunWriter, entry: Entry) -> None:
+        before, after = self._before, self._after
+        if self._running or before is None or after is None:
             return
         self._before = self._after = None
         if after.tree == before.tree:
             self._saved = before
         else:
             await self._run(self._save_after, writer, entry, before, after)
+        self._outlasts_turn = False
+        self._remove_mark()  # also after a failure, which was reported
 
     async def _run(self, work: Callable[..., T], *arguments: object) -> T | None:
         """Run in a thread, to the end even if the call is cancelled. Return `None` after a failure."""
@@ -137,22 +189,42 @@ class FileRecorder:
                 self._unavailable = cwd
                 raise
             self._saved = None
+            self._interrupted += record_interrupted_calls(self._snapshots, session)
         return self._snapshots
 
-    def _save_before(self, cwd: str) -> _Saved:
-        """Take the snapshot before a call, and commit it if somebody changed files since the last one."""
+    def _report(self, loop: asyncio.AbstractEventLoop, done: int, total: int) -> None:
+        if total >= MIN_REPORTED:
+            event = SnapshotProgress(done=done, total=total)
+            loop.call_soon_threadsafe(self._hooks.notify_listeners, event)
+
+    def _save_before(self, cwd: str, progress: Progress) -> _Saved:
+        """Take the snapshot before a call, and mark that calls are running."""
         writer, snapshots = self._writer, self._open(cwd)
         assert writer is not None
+        before = self._take_before(writer, snapshots, cwd, progress)
+        if self._mark is None:
+            self._mark = RunningCall(
+                snapshots.store,
+                session=writer.branch.session.id,
+                branch=writer.branch.name,
+                place=writer.leaf,
+                before=before.commit,
+            )
+        return before
+
+    def _take_before(self, writer: RunWriter, snapshots: FolderSnapshots, cwd: str, progress: Progress) -> _Saved:
+        """Take a snapshot, and commit it if somebody changed files since the last one."""
         last = self._find_last(writer, snapshots.store)
         if last is not None and monotonic() - self._after_time < REUSE_SECONDS and last is self._saved:
             return last
+        time = time_ns()
         try:
-            state = snapshots.take(clean=True)
+            state = snapshots.take(clean=True, progress=progress)
         except SnapshotsUnavailable:
             self._unavailable = cwd
             raise
-        if last is not None and last.tree == state.tree:
-            return last
+        if last is not None and (last.tree, last.left_out) == (state.tree, state.left_out):
+            return last._replace(time=time)
         # The first snapshot of a path continues the history of the folder, so that `blame` sees earlier sessions.
         parent = snapshots.store.find_latest() if last is None else last.commit
         session, place = writer.branch.session.id, writer.leaf
@@ -166,7 +238,7 @@ class FileRecorder:
             left_out=state.left_out,
         )
         snapshots.store.set_branch(session, writer.branch.name, commit, parent)
-        self._saved = _Saved(commit, state.tree, place)
+        self._saved = _Saved(commit, state.tree, place, time, state.left_out)
         return self._saved
 
     def _find_last(self, writer: RunWriter, store: SnapshotStore) -> _Saved | None:
@@ -178,24 +250,27 @@ class FileRecorder:
         record = FilesLog(tree, store.key).find_at(leaf)
         if record is None or not store.has_commits([record.commit]):
             return None
-        return _Saved(record.commit, store.get_tree(record.commit), record.place)
+        left_out = next(store.read_commits("-1", record.commit)).left_out
+        return _Saved(record.commit, store.get_tree(record.commit), record.place, 0, left_out)
 
     def _take_after(self) -> FolderState:
         assert self._snapshots is not None
+        self._after_began = time_ns()
         return self._snapshots.take()
 
     def _save_after(self, writer: RunWriter, entry: Entry, before: _Saved, after: FolderState) -> None:
         assert self._snapshots is not None
         store, session = self._snapshots.store, writer.branch.session
-        prompt = find_last_prompt(session.tree.path(entry.id))
-        body = None if prompt is None else prompt.body
+        before = self._save_older_files(writer, entry, before, after)
+        if after.tree == before.tree:
+            return
         commit = store.commit(
             after.tree,
             [before.commit],
             author="agent",
             entry=entry.id,
             session=session.id,
-            prompt=extract_text(body.message.get("content")) if isinstance(body, Message) else "",
+            prompt=find_prompt_text(session.tree, entry.id),
             left_out=after.left_out,
         )
         store.set_branch(session.id, writer.branch.name, commit, before.commit)
@@ -208,7 +283,28 @@ class FileRecorder:
             branch=writer.branch.name,
             changes=store.diff(before.tree, after.tree),
             left_out=after.left_out,
+            is_interrupted=self._outlasts_turn,
         )
         session.append(record, parent=entry, branch=None)
-        self._saved = _Saved(commit, after.tree, entry.id)
+        self._saved = _Saved(commit, after.tree, entry.id, self._after_began, after.left_out)
         self._has_warned = False
+
+    def _save_older_files(self, writer: RunWriter, entry: Entry, before: _Saved, after: FolderState) -> _Saved:
+        """Add the files to the snapshot before a call that it only made visible: they are not the agent's."""
+        assert self._snapshots is not None
+        store, session = self._snapshots.store, writer.branch.session
+        tree = self._snapshots.add_older_files(before.tree, after.tree, before.time)
+        if tree == before.tree:
+            return before
+        commit = store.commit(
+            tree,
+            [before.commit],
+            author="person",
+            entry=before.place,
+            session=session.id,
+            prompt="files that were there before",
+            left_out=before.left_out,
+        )
+        store.set_branch(session.id, writer.branch.name, commit, before.commit)
+        self._saved = before._replace(commit=commit, tree=tree)
+        return self._saved

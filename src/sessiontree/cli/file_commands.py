@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -34,12 +35,13 @@ def files() -> None:
 
 def _open_store(path: str | None = None) -> tuple[SnapshotStore, str]:
     """Return the store of the folder that contains `path`, or of the current one, and the path in that folder."""
-    from sessiontree.files.snapshot_store import SnapshotStore
+    from sessiontree.files.private_folder import find_folder_of_path, find_snapshot_store
 
     full = os.path.realpath(path or os.curdir)
-    folder = full if path is None else os.path.dirname(full)
+    private = find_folder_of_path(full)
+    folder = private.path if private is not None else full if path is None else os.path.dirname(full)
     while True:
-        store = SnapshotStore.find(folder)
+        store = find_snapshot_store(folder)
         if store is not None:
             return store, os.path.relpath(full, folder)
         above = os.path.dirname(folder)
@@ -127,10 +129,53 @@ def fetch(session: str, branch: str | None, runs: bool) -> None:
 
 @files.command(epilog='\b\nExample:\n  git commit --trailer "$(sessiontree files trailer @)"')
 @session_argument
-def trailer(session: str) -> None:
-    """Print a trailer for a commit message that leads back to this place of the conversation."""
+@click.option("--install-hook", is_flag=True, help="Let git add the trailer to every commit of this project.")
+def trailer(session: str, install_hook: bool) -> None:
+    """Print a trailer for a commit message that leads back to this place of the conversation.
+
+    With --install-hook, write the git hook prepare-commit-msg of the project in the current folder. A hook that exists
+    is never overwritten. SESSION can be `@`, the newest session at the time of each commit.
+    """
     opened = open_session(session, read_only=True)
+    if install_hook:
+        name = session if session == "@" else opened.id
+        click.echo(f"wrote {escape_line(_install_hook(name))}")
+        return
     click.echo(f"{TRAILER}: {escape_line(opened.id)}/{escape_line(opened.heads.leaf or 'root')}")
+
+
+HOOK = """#!/bin/sh
+# Written by `sessiontree files trailer --install-hook`. Delete this file to stop it.
+# A commit never fails because of it.
+trailer=$({command} files trailer {session} 2>/dev/null) || exit 0
+git interpret-trailers --in-place --if-exists doNothing --trailer "$trailer" "$1" || exit 0
+"""
+
+
+def _install_hook(session: str) -> str:
+    """Write the hook of the project and return its path. Raises `InvalidOperation` if there is one."""
+    ran = subprocess.run(
+        ["git", "rev-parse", "--git-path", "hooks/prepare-commit-msg"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=GIT_SECONDS,
+        check=False,
+    )
+    if ran.returncode:
+        raise NotFound("git repository", os.getcwd(), "run this in the folder of your project")
+    path = os.path.abspath(ran.stdout.rstrip("\n"))
+    command = shlex.join([sys.executable, "-m", "sessiontree"])
+    text = HOOK.format(command=command, session=shlex.quote(session))
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777), "w") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InvalidOperation(f"{path} exists and is not changed; add this to it: {command} files trailer") from None
+    except OSError as error:
+        raise InvalidOperation(f"cannot write {path}: {error.strerror}") from error
+    return path
 
 
 @files.command(epilog="\b\nExample:\n  sessiontree files recover @ --finish")

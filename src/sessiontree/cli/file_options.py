@@ -17,27 +17,34 @@ if TYPE_CHECKING:
     from sessiontree.files.private_folder import PrivateFolder
     from sessiontree.files.restore import RestoreOutcome
     from sessiontree.files.restore_plan import PathConflict, RestorePlan
+    from sessiontree.ops.merge import MergeOutcome
     from sessiontree.ops.move_files import FileMover, FilesChoice
     from sessiontree.session import Branch, Session
 
 MAX_SHOWN = 50
 """Paths that a preview lists."""
 
-with_files_option = click.option("--files", is_flag=True, help="Restore the files of the new place as well.")
+_with_files_option = click.option("--files", is_flag=True, help="Restore the files of the new place as well.")
 _files_only_option = click.option("--files-only", is_flag=True, help="Restore the files and leave the conversation.")
 _take_option = click.option(
     "--take", metavar="PATH", multiple=True, help="Restore this file although it is a conflict; repeatable."
 )
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show which files would change, and change nothing.")
 
 
 def files_options(function: F) -> F:
-    for option in (_take_option, _files_only_option, with_files_option):
+    for option in (_take_option, _files_only_option, _with_files_option):
         function = option(function)
     return function
 
 
-def choose_files(files: bool, files_only: bool, take: Sequence[str]) -> FilesChoice:
-    """Return what a move changes. Raises `UsageError` for options that do not fit together."""
+def choose_files(files: bool, files_only: bool, take: Sequence[str], *, dry_run: bool = False) -> FilesChoice:
+    """Return what a move changes. Raises `UsageError` for options that do not fit together.
+
+    `dry_run` is for a preview of files alone.
+    """
+    if dry_run and not (files or files_only):
+        raise click.UsageError("--dry-run requires --files or --files-only")
     if files and files_only:
         raise click.UsageError("--files and --files-only are mutually exclusive")
     if take and not (files or files_only):
@@ -114,30 +121,29 @@ def find_folder(session: Session, branch: str) -> PrivateFolder | None:
     return find_private_folder(session.id, branch)
 
 
-def create_folder(branch: Branch) -> None:
-    """Create the private folder of a branch from the current folder, and print where it is."""
-    from sessiontree.files.private_folder import create_branch_folder
-
-    folder = create_branch_folder(branch, os.getcwd(), load_config().files)
-    click.echo(dim(f"private folder: {escape_line(folder.path)}"), err=True)
+def print_folder(session: Session, branch: str) -> None:
+    """Print the path of the private folder of a branch, if it has one."""
+    folder = find_folder(session, branch)
+    if folder is not None:
+        click.echo(dim(f"private folder: {escape_line(folder.path)}"), err=True)
 
 
 def remove_folders(session: Session, branches: Iterable[str]) -> None:
     """Remove the private folders of archived branches."""
     from sessiontree.ops.merge_files import remove_branch_folders
 
-    for name in remove_branch_folders(session, branches, load_config().files):
+    _print_removed(remove_branch_folders(session, branches, load_config().files))
+
+
+def _print_removed(branches: Iterable[str]) -> None:
+    for name in branches:
         click.echo(
             dim(f"removed the private folder of {escape_line(name)}; its files are in the last snapshot"), err=True
         )
 
 
-def merge_files(source: Branch, into: Branch) -> bool:
-    """Merge the files of a private folder, and print what happened. Return whether there were no conflicts."""
-    from sessiontree.ops.merge_files import merge_branch_files
-
-    merged = merge_branch_files(source, into, load_config().files)
-    if merged is None:
-        return True
-    click.echo(escape_line(merged.summary), err=True)
-    return not merged.conflicts
+def print_merged_files(outcome: MergeOutcome) -> None:
+    """Print what a merge or a promotion did to files."""
+    if outcome.files is not None:
+        click.echo(escape_line(outcome.files.summary), err=True)
+    _print_removed(outcome.removed_folders)

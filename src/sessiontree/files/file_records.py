@@ -47,6 +47,8 @@ class FilesRecord(Struct, frozen=True, kw_only=True):
     """For a restore: the place that the files belonged to before."""
     undoes: EntryId | None = None
     """For a restore: the record of the restore that it reverts."""
+    is_interrupted: bool = False
+    """Whether the process of the call was killed, so that the changes may also be those of somebody else."""
 
 
 def build_record(
@@ -58,6 +60,7 @@ def build_record(
     branch: str,
     changes: Sequence[FileChange],
     is_private: bool = False,
+    is_interrupted: bool = False,
     left_out: Sequence[LeftOut] = (),
     moved_from: EntryId | None = None,
     undoes: EntryId | None = None,
@@ -68,6 +71,8 @@ def build_record(
     data |= {"added": added, "changed": changed, "deleted": deleted}
     if is_private:
         data["private"] = True
+    if is_interrupted:
+        data["interrupted"] = True
     if left_out:
         data["leftOut"] = [{"path": make_printable(item.path), "reason": item.reason} for item in left_out[:MAX_LISTED]]
         if len(left_out) > MAX_LISTED:
@@ -229,6 +234,7 @@ def parse_record(entry: Entry, tree: Tree) -> FilesRecord | None:
         left_out=tuple(map(_parse_left_out, filter(is_object, left_out))) if is_list(left_out) else (),
         moved_from=_parse_id(data.get("from")),
         undoes=_parse_id(data.get("undoes")),
+        is_interrupted=data.get("interrupted") is True,
     )
 
 

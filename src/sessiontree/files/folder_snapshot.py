@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from secrets import token_hex
 from typing import NamedTuple, TypeAlias
 
@@ -20,14 +21,20 @@ from sessiontree.config import FileSettings
 from sessiontree.errors import StoreError
 from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, join_records, split_records
 from sessiontree.files.ignore_rules import build_exclude_text, find_project, read_user_rules
-from sessiontree.files.snapshot_store import LeftOut, SnapshotStore
+from sessiontree.files.snapshot_store import FileVersion, LeftOut, SnapshotStore
 from sessiontree.home import get_home, is_below
 from sessiontree.store.files import discard, open_private, write_private
 
 MAX_ATTEMPTS = 3
 """How often a file is read again that changes while it is read."""
+MAX_RACES = 20
+"""How often a snapshot starts again because another process took one."""
 MIN_CHUNK, MAX_CHUNKS = 500, 20
 """Files are stored in chunks, with a progress report after each one."""
+MIN_PACKED = 250
+"""At least this many files are stored together as one pack."""
+CLOCK_TICK = 10_000_000
+"""The times of files may be this much behind the clock. In nanoseconds."""
 RULES_NAME = b".gitignore"
 TEMPORARY_PREFIX = ".sessiontree-restore-"
 """How the names of temporary files of a restore begin."""
@@ -50,6 +57,10 @@ class FolderState(Struct, frozen=True):
 
     tree: str
     left_out: tuple[LeftOut, ...] = ()
+
+
+class _IndexReplaced(Exception):
+    """Another process took a snapshot of the folder after the changes were listed."""
 
 
 class _Listing(NamedTuple):
@@ -81,6 +92,8 @@ class FolderSnapshots:
         self._home = self._find_home_inside()
         self._known: tuple[Identity, str] | None = None
         """The identity of the index, and its tree."""
+        self._listed: Identity | None = None
+        """The index that the changes were listed against."""
         self._seen_rules: object = None
         """The state of the ignore rules when tracked files were last looked up."""
         self._must_clean = True
@@ -93,12 +106,16 @@ class FolderSnapshots:
         back would take the change of a rule for a deletion.
         """
         try:
-            return self._take(clean=clean, progress=progress)
+            for _ in range(MAX_RACES):
+                with suppress(_IndexReplaced):
+                    return self._take(clean=clean, progress=progress)
         except (OSError, StoreError) as error:
             raise SnapshotError(f"no snapshot of {self.folder}: {error}") from error
+        raise SnapshotError(f"no snapshot of {self.folder}: other processes keep taking snapshots of it")
 
     def _take(self, *, clean: bool, progress: Progress | None) -> FolderState:
         rules_changed = self._write_rules()
+        self._listed = _identify(self._index)
         found = self._list_changes()
         if len(found.added) > self._settings.max_files:
             raise SnapshotsUnavailable(
@@ -117,10 +134,27 @@ class FolderSnapshots:
         selection = _Selection(self, found.changed)
         selection.add_all((*found.added, *found.changed, *tracked))
         selection.removed.update(removed)
+        selection.leave_out_special_files()
         if not selection.wanted and not selection.removed:
             return FolderState(self._read_known_tree(), selection.build_left_out())
         tree = self._store_changes(selection, progress)
         return FolderState(tree, selection.build_left_out())
+
+    def add_older_files(self, before: str, after: str, since: int) -> str:
+        """Return the tree `before` with the files that were on disk by then and are only in the tree `after`.
+
+        They were ignored or in a nested repository, and a call made them visible. `since` is the time when the snapshot
+        before began, in nanoseconds. Files in a folder that was renamed are older too, but are gone from another path.
+        """
+        changes = self.store.diff(before, after)
+        gone = {(change.old, os.path.basename(change.path)) for change in changes if change.new is None}
+        older: dict[bytes, FileVersion | None] = {}
+        for change in changes:
+            if change.old is None and (change.new, os.path.basename(change.path)) not in gone:
+                status = _lstat(os.path.join(self._folder, change.path))
+                if status is not None and status.st_ctime_ns < since - CLOCK_TICK:
+                    older[change.path] = change.new
+        return self.store.update_tree(before, older)
 
     # What changed
 
@@ -226,6 +260,17 @@ class FolderSnapshots:
             return True
         return path.endswith(SESSION_SUFFIX) and _lstat(full + LOCK_SUFFIX) is not None
 
+    def list_ignored(self, paths: Iterable[bytes]) -> set[bytes]:
+        """Return the paths among these that are ignored."""
+        output = self.store.git.run(
+            *("check-ignore", "-z", "--no-index", "--stdin"),
+            input=join_records(paths),
+            index=self._index,
+            ok_codes=(0, 1),
+            with_work_tree=True,
+        )
+        return set(split_records(output))
+
     def is_nested(self, folder: bytes) -> bool:
         """Return whether a folder below this one is a repository of its own."""
         return _lstat(os.path.join(self._folder, folder, b".git")) is not None
@@ -235,7 +280,8 @@ class FolderSnapshots:
     def _store_changes(self, selection: _Selection, progress: Progress | None) -> str:
         work = f"{self._index}.{os.getpid()}.{token_hex(4)}"
         try:
-            copy_index(self._index, work)
+            if copy_index(self._index, work) != self._listed:
+                raise _IndexReplaced
             tree = self._update_index(work, selection, progress)
             os.replace(work, self._index)
             self._remember(tree)
@@ -274,7 +320,11 @@ class FolderSnapshots:
             raise
 
     def _run_index(self, work: str, *arguments: str, paths: Sequence[bytes]) -> None:
-        self.store.git.run("update-index", "-z", *arguments, input=join_records(paths), index=work, with_work_tree=True)
+        # Thousands of objects in files of their own take several times as long as one pack.
+        pack = ("-c", "core.bigFileThreshold=1") if len(paths) >= MIN_PACKED else ()
+        self.store.git.run(
+            *pack, "update-index", "-z", *arguments, input=join_records(paths), index=work, with_work_tree=True
+        )
 
     def _read_known_tree(self) -> str:
         """Return the tree of the index, which has no changes."""
@@ -321,6 +371,19 @@ class _Selection:
             self._leave_out(path, reason)
         else:
             self.wanted[path] = _get_identity(status)
+
+    def leave_out_special_files(self) -> None:
+        """Name the pipes, sockets and devices in the folders of these files. git does not list them."""
+        found: set[bytes] = set()
+        for parent in {b"", *(path.rpartition(b"/")[0] for path in self.wanted)}:
+            with suppress(OSError), os.scandir(os.path.join(self._folder, parent)) as entries:
+                for entry in entries:
+                    is_usual = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+                    if not is_usual and not entry.is_symlink():
+                        found.add(os.path.join(parent, entry.name))
+        if found:
+            for path in found - self._snapshots.list_ignored(found):
+                self._leave_out(path, NOT_A_FILE)
 
     def _check_parents(self, path: bytes) -> str:
         """Return why a path cannot be read through its parent folders; empty if it can."""
@@ -387,15 +450,19 @@ def _identify(path: bytes | str) -> Identity | None:
     return None if status is None else _get_identity(status)
 
 
-def copy_index(source: str, target: str) -> None:
-    """Copy an index with its time: git compares it with the times of files to find edits in the same clock tick."""
+def copy_index(source: str, target: str) -> Identity | None:
+    """Copy an index with its time, and return its identity; `None` before the first snapshot.
+
+    git compares the time of the index with those of files to find edits in the same clock tick.
+    """
     try:
         with open(source, "rb") as file, open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             status = os.fstat(file.fileno())
             shutil.copyfileobj(file, copy, 1 << 20)
     except FileNotFoundError:
-        return  # the first snapshot
+        return None
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return _get_identity(status)
 
 
 def _format_size(size: int) -> str:

@@ -174,8 +174,10 @@ class GitCommand:
 
 
 def _get_name(arguments: Sequence[str | bytes]) -> str:
-    first = arguments[0]
-    return first if isinstance(first, str) else os.fsdecode(first)
+    names = [os.fsdecode(argument) for argument in arguments]
+    while names[0].startswith("-"):  # options of git itself come before the command
+        names = names[2 if names[0] == "-c" else 1 :]
+    return names[0]
 
 
 def _describe_failure(name: str, code: int, stderr: bytes) -> str:

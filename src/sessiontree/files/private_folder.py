@@ -19,11 +19,17 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from sessiontree.config import FileSettings
+from sessiontree.config import FileSettings, load_config
 from sessiontree.files.file_records import FilesLog
 from sessiontree.files.folder_snapshot import FolderSnapshots, copy_index
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name, hold_file_lock
+from sessiontree.files.snapshot_store import (
+    SnapshotStore,
+    check_object_id,
+    forget_snapshots,
+    hash_name,
+    hold_file_lock,
+)
 from sessiontree.home import get_home
 from sessiontree.session import Branch
 from sessiontree.store.files import discard, make_private_directory, write_private
@@ -132,6 +138,14 @@ def create_branch_folder(branch: Branch, source: str, settings: FileSettings) ->
     return create_private_folder(store, commit, session=session.id, branch=branch.name, settings=settings)
 
 
+def create_folder_here(branch: Branch) -> PrivateFolder:
+    """Create the private folder of a new branch from the current folder, with the settings of the user."""
+    try:
+        return create_branch_folder(branch, os.getcwd(), load_config().files)
+    except SnapshotError as error:
+        raise SnapshotError(f"branch {branch.name!r} was created without a private folder: {error}") from error
+
+
 def create_private_folder(
     store: SnapshotStore,
     commit: str,
@@ -210,11 +224,23 @@ def remove_private_folder(folder: PrivateFolder, settings: FileSettings) -> str:
     with hold_file_lock(f"{folder.root}.lock"):
         commit = save_private_folder(folder, settings)
         folder.open_store().keep(folder.session, commit)
-        discard(os.path.join(folder.root, MARKER))
-        _remove_tree(folder.root)
-        discard(folder.open_store().index_path)
+        _discard(folder)
     _remove_unused_checkouts()
     return commit
+
+
+def _discard(folder: PrivateFolder) -> None:
+    discard(os.path.join(folder.root, MARKER))
+    _remove_tree(folder.root)
+    discard(folder.open_store().index_path)
+
+
+def forget_files(session: str) -> None:
+    """Delete the private folders and the snapshots of a session. Called when it is deleted for good."""
+    for folder in list_private_folders(session):
+        with hold_file_lock(f"{folder.root}.lock"), suppress(SnapshotError):
+            _discard(folder)
+    forget_snapshots(session)
 
 
 # The marker

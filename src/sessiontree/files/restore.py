@@ -19,9 +19,9 @@ from msgspec import Struct, structs
 
 from sessiontree.core.entries import Custom, EntryId
 from sessiontree.core.number_text import pluralize
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.files.file_records import RecordKind, build_record
-from sessiontree.files.folder_snapshot import TEMPORARY_PREFIX, FolderSnapshots
+from sessiontree.files.folder_snapshot import TEMPORARY_PREFIX, FolderSnapshots, FolderState
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.restore_plan import (
     CHANGED_ON_DISK,
@@ -33,10 +33,12 @@ from sessiontree.files.restore_plan import (
     read_version,
     read_version_for,
 )
+from sessiontree.files.running_calls import CALLS, has_calls_elsewhere, is_locked
 from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore, get_stores_folder
 from sessiontree.store.files import close_quietly, discard, write_private
 
 JOURNALS = "restores"
+HOW_TO_RECOVER = "run `sessiontree files recover` with --finish or --revert"
 RecoveryChoice = Literal["finish", "revert"]
 WriteRecord = Callable[[Custom, "EntryId | None"], object]
 """Appends the annotation of a restore at a place of the session."""
@@ -67,6 +69,10 @@ class RestoreOutcome(Struct, frozen=True, kw_only=True):
         if self.conflicts:
             parts.append(f"kept {pluralize(len(self.conflicts), 'conflict')}")
         return ", ".join(parts)
+
+
+class NothingRestored(SnapshotError):
+    """A restore failed, and all files are as they were before."""
 
 
 class InterruptedRestore(Struct, frozen=True, kw_only=True):
@@ -109,20 +115,38 @@ def restore(
         raise SnapshotError(f"files cannot be restored: {plan.missing}")
     if not plan.changes:
         return RestoreOutcome(conflicts=plan.conflicts)
+    try:
+        return _restore(plan, snapshots, session, branch, parent, write_record, start_parent, kind)
+    except (OSError, StoreError) as error:
+        raise SnapshotError(f"files were not restored: {error}") from error
+
+
+def _restore(
+    plan: RestorePlan,
+    snapshots: FolderSnapshots,
+    session: str,
+    branch: str,
+    parent: str | None,
+    write_record: WriteRecord,
+    start_parent: str | None,
+    kind: RecordKind,
+) -> RestoreOutcome:
     store = snapshots.store
     with _hold_lock(store):
         if find_interrupted(store):
-            raise SnapshotError(
-                "an earlier restore was interrupted; run `sessiontree files recover --finish` or `--revert` first"
-            )
-        state = snapshots.take()
-        details: dict[str, Any] = {"entry": plan.start, "session": session, "prompt": "before a restore"}
+            raise SnapshotError(f"an earlier restore was interrupted; {HOW_TO_RECOVER} first")
+        if has_calls_elsewhere(store):
+            text = f"a tool call of another process is running in {store.folder}; retry when it is done"
+            raise SnapshotError(text)
+        state = _include_current(snapshots, snapshots.take(), plan.changes)
         before = store.commit(
             state.tree,
             [] if start_parent is None else [start_parent],
             author="person",
+            entry=plan.start,
+            session=session,
+            prompt="before a restore",
             left_out=state.left_out,
-            **details,
         )
         store.keep(session, before)
         interrupted = InterruptedRestore(
@@ -138,33 +162,69 @@ def restore(
             kind=kind,
         )
         with _write_journal(interrupted):
+            outcome = _apply_or_revert(store, interrupted)
             try:
-                outcome = _apply(store, interrupted, plan.changes)
-            except OSError as error:
-                _complete(store, interrupted, "revert")
-                raise _SnapshotNotApplied(f"no file was restored: {error}") from error
-            after = _record(snapshots, interrupted, parent, write_record, undoes=plan.undoes)
+                after = _record(store, interrupted, parent, write_record, undoes=plan.undoes)
+            except (OSError, SessionTreeError) as error:
+                text = f"files were restored, but this could not be recorded: {error}; {HOW_TO_RECOVER}"
+                raise SnapshotError(text) from error
         return structs.replace(outcome, before=before, after=after, conflicts=(*plan.conflicts, *outcome.conflicts))
 
 
+def _include_current(snapshots: FolderSnapshots, state: FolderState, changes: Sequence[PathRestore]) -> FolderState:
+    """Add the files that the restore replaces and that a snapshot leaves out, so that undo can bring them back."""
+    store = snapshots.store
+    files = store.list_files(state.tree)
+    missing: dict[bytes, FileVersion | None] = {}
+    for change in changes:
+        path = os.fsencode(change.path)
+        if change.current is None or files.get(path) == change.current:
+            continue
+        if read_version(store.folder, path) != change.current:
+            continue  # it changed since the plan was made, which is a conflict later
+        if store.save_file(path, is_link=change.current.mode == "120000") == change.current.blob:
+            missing[path] = change.current
+    left_out = tuple(item for item in state.left_out if os.fsencode(item.path) not in missing)
+    return FolderState(store.update_tree(state.tree, missing), left_out)
+
+
+def _apply_or_revert(store: SnapshotStore, interrupted: InterruptedRestore) -> RestoreOutcome:
+    """Write all files. If that fails half way, revert it; if that fails too, the journal stays."""
+    try:
+        return _apply(store, interrupted, interrupted.changes)
+    except OSError as error:
+        try:
+            _complete(store, interrupted, "revert")
+        except (OSError, SnapshotError) as second:
+            text = f"restoring files stopped half way: {error}; reverting it failed: {second}; {HOW_TO_RECOVER}"
+            raise SnapshotError(text) from error
+        raise NothingRestored(f"no file was restored: {error}") from error
+
+
 def _record(
-    snapshots: FolderSnapshots,
+    store: SnapshotStore,
     done: InterruptedRestore,
     parent: str | None,
     write_record: WriteRecord,
     undoes: EntryId | None = None,
 ) -> str:
-    """Take a snapshot of the restored files and append the annotation. Return its commit."""
-    store = snapshots.store
-    state = snapshots.take()
+    """Commit the state before with the restored files, and nothing that somebody else changed. Return the commit."""
+    restored: dict[bytes, FileVersion | None] = {}
+    deleted = {os.fsencode(change.path) for change in done.changes if change.target is None}
+    for change in done.changes:
+        path = os.fsencode(change.path)
+        if read_version_for(store.folder, path, change.target, deleted) == change.target:
+            restored[path] = change.target
+    tree = store.update_tree(store.get_tree(done.before), restored)
+    left_out = next(store.read_commits("-1", done.before)).left_out
     after = store.commit(
-        state.tree,
+        tree,
         [done.before if parent is None else parent],
         author="person",
         entry=done.place,
         session=done.session,
         prompt="after a restore",
-        left_out=state.left_out,
+        left_out=left_out,
     )
     store.keep(done.session, after)
     record = build_record(
@@ -175,7 +235,7 @@ def _record(
         is_private=store.is_private,
         branch=done.branch,
         changes=store.diff(done.before, after),
-        left_out=state.left_out,
+        left_out=left_out,
         moved_from=done.start,
         undoes=undoes,
     )
@@ -193,7 +253,7 @@ def find_interrupted(store: SnapshotStore) -> list[InterruptedRestore]:
     with suppress(FileNotFoundError):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
-            if name.endswith(".json") and not _is_locked(path):
+            if name.endswith(".json") and not is_locked(path):
                 interrupted = _read_journal(path)
                 if interrupted is not None and interrupted.folder == store.folder:
                     found.append(interrupted)
@@ -201,13 +261,14 @@ def find_interrupted(store: SnapshotStore) -> list[InterruptedRestore]:
 
 
 def has_journals() -> bool:
-    """Return whether any folder has a restore that runs or was killed. Starts no process."""
+    """Return whether any folder has a restore or a call that runs or was killed. Starts no process."""
     stores = get_stores_folder()
     with suppress(FileNotFoundError, NotADirectoryError):
         for key in os.listdir(stores):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                if os.listdir(os.path.join(stores, key, JOURNALS)):
-                    return True
+            for name in (JOURNALS, CALLS):
+                with suppress(FileNotFoundError, NotADirectoryError):
+                    if os.listdir(os.path.join(stores, key, name)):
+                        return True
     return False
 
 
@@ -221,13 +282,16 @@ def recover(
 ) -> RestoreOutcome:
     """Finish an interrupted restore, or revert what it did. A path that somebody changed since is kept."""
     store = snapshots.store
-    with _hold_lock(store):
-        outcome = _complete(store, interrupted, choice)
-        after = None
-        if choice == "finish" and write_record is not None:
-            after = _record(snapshots, interrupted, parent, write_record)
-        os.unlink(interrupted.journal)
-        return structs.replace(outcome, before=interrupted.before, after=after)
+    try:
+        with _hold_lock(store):
+            outcome = _complete(store, interrupted, choice)
+            after = None
+            if choice == "finish" and write_record is not None:
+                after = _record(store, interrupted, parent, write_record)
+            os.unlink(interrupted.journal)
+            return structs.replace(outcome, before=interrupted.before, after=after)
+    except (OSError, StoreError) as error:
+        raise SnapshotError(f"the restore is still interrupted: {error}; try again") from error
 
 
 def _complete(store: SnapshotStore, interrupted: InterruptedRestore, choice: RecoveryChoice) -> RestoreOutcome:
@@ -284,9 +348,9 @@ def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
         os.unlink(interrupted.journal)
-    except _SnapshotNotApplied as error:
+    except NothingRestored:
         os.unlink(interrupted.journal)
-        raise SnapshotError(str(error)) from error
+        raise
     finally:
         close_quietly(fd)
 
@@ -308,25 +372,7 @@ def _parse_version(value: Any) -> FileVersion | None:
     return None if value is None else FileVersion(*value)
 
 
-def _is_locked(path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        close_quietly(fd)
-
-
 # Files
-
-
-class _SnapshotNotApplied(SessionTreeError):
-    """A restore failed before it changed any file."""
 
 
 def _apply(store: SnapshotStore, restore: InterruptedRestore, changes: Sequence[PathRestore]) -> RestoreOutcome:
@@ -347,7 +393,7 @@ def _apply(store: SnapshotStore, restore: InterruptedRestore, changes: Sequence[
     except (OSError, SnapshotError) as error:
         for temporary in staged.values():
             _discard_bytes(temporary)
-        raise _SnapshotNotApplied(f"no file was restored: {error}") from error
+        raise NothingRestored(f"no file was restored: {error}") from error
     try:
         # Deletions first: a file may become a folder, and deeper paths come first for the opposite.
         for change in sorted(changes, key=lambda change: (change.target is not None, -change.path.count("/"))):

@@ -25,6 +25,7 @@ from sessiontree.regular_file import open_regular_file
 CHANGED_ON_DISK = "changed on disk since"
 CHANGED_BETWEEN = "changed between two turns"
 LEFT_OUT = "left out of a snapshot"
+INTERRUPTED = "changed during or after a call that was interrupted"
 IN_THE_WAY = "a folder is in the way"
 NO_FOLDER = "its folder is a file or a link"
 
@@ -185,13 +186,17 @@ def _plan_steps(
         why = "the snapshots are not in the store of this folder; the session may come from another machine or folder"
         return RestorePlan(folder=store.folder, start=start, place=place, missing=why, undoes=undoes)
     left_out = store.read_left_out(commits)
-    net = combine_steps(
-        [store.diff(step.before, step.commit) for step in reverted],
-        [store.diff(step.before, step.commit) for step in applied],
-    )
-    for path in {path for paths in left_out.values() for path in paths}:
-        if os.fsencode(path) in net:
-            net[os.fsencode(path)].reason = LEFT_OUT
+    diffs = {step.id: store.diff(step.before, step.commit) for step in steps}
+    net = combine_steps([diffs[step.id] for step in reverted], [diffs[step.id] for step in applied])
+    for step in steps:
+        if step.is_interrupted:
+            for change in diffs[step.id]:
+                net[change.path].reason = INTERRUPTED
+    paths = {os.fsencode(path) for paths in left_out.values() for path in paths}
+    folders = tuple(path for path in paths if path.endswith(b"/"))  # nested repositories
+    for path, change in net.items():
+        if path in paths or path.startswith(folders):
+            change.reason = LEFT_OUT
     return _compare_with_disk(store.folder, net, start=start, place=place, undoes=undoes)
 
 

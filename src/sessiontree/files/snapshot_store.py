@@ -14,14 +14,15 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
 from sessiontree.errors import StoreError
-from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, split_records
+from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, join_records, split_records
 from sessiontree.home import get_home
 from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
 
@@ -338,6 +339,31 @@ class SnapshotStore:
                 return FileVersion(mode, blob)
         return None
 
+    def save_file(self, path: bytes, *, is_link: bool) -> str:
+        """Store the content of a file of the folder, whatever its size. Return the id of its blob."""
+        full = os.path.join(os.fsencode(self.folder), path)
+        if is_link:
+            return self.git.run("hash-object", "-w", "--stdin", input=os.readlink(full)).decode().strip()
+        return self.git.run("hash-object", "-w", "--no-filters", "--", full).decode().strip()
+
+    def update_tree(self, tree: str, versions: Mapping[bytes, FileVersion | None]) -> str:
+        """Return a tree with other versions of some files. `None` removes a file."""
+        if not versions:
+            return tree
+        work = f"{self.index_path}.{os.getpid()}.{token_hex(4)}"
+        ordered = sorted(versions.items(), key=lambda item: (item[1] is not None, item[0]))  # removals first
+        lines = [
+            (f"0 {NO_OBJECT}\t" if version is None else f"{version.mode} {version.blob}\t").encode() + path
+            for path, version in ordered
+        ]
+        try:
+            self.git.run("read-tree", tree, index=work)
+            self.git.run("update-index", "-z", "--index-info", input=join_records(lines), index=work)
+            return self.git.run("write-tree", index=work).decode().strip()
+        finally:
+            discard(work)
+            discard(f"{work}.lock")
+
     @contextmanager
     def open_blobs(self) -> Generator[BlobReader]:
         """Open a reader that returns the content of one file after the other."""
@@ -410,8 +436,8 @@ def list_stores() -> list[SnapshotStore]:
     return stores
 
 
-def forget_files(session: str) -> None:
-    """Delete the snapshots that only this session names. Called when a session is deleted for good."""
+def forget_snapshots(session: str) -> None:
+    """Delete the snapshots that only this session names."""
     try:
         stores = list_stores()
     except SnapshotsUnavailable:  # without git there is nothing to delete them with

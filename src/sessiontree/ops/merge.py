@@ -7,11 +7,14 @@ originals stay in the tree.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from sessiontree.config import FileSettings
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
 from sessiontree.core.messages import is_object
@@ -28,10 +31,13 @@ from sessiontree.core.operation_plans import (
 from sessiontree.core.place_names import find_branch
 from sessiontree.core.summary_prompts import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
 from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import find_private_folder
 from sessiontree.format.codec import build_copy_fields
 from sessiontree.hooks.abort import OperationStopped, ask_hooks, emit_event
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
+from sessiontree.ops.merge_files import FilesMerged, merge_branch_files, remove_branch_folders
 from sessiontree.ops.navigate import find_grown_head
 from sessiontree.ops.summarize import SummaryRequest, get_supplied_summary
 from sessiontree.session import Branch, Item, Place, Session, format_place
@@ -52,6 +58,10 @@ class MergeOutcome(Struct, frozen=True, kw_only=True):
     """The handler or extension that cancelled it."""
     aborted: bool = False
     """Whether the signal cancelled it."""
+    files: FilesMerged | None = None
+    """What it did to files; `None` if the merged branch has no private folder."""
+    removed_folders: tuple[str, ...] = ()
+    """The branches whose private folder was removed, with their files in a snapshot."""
 
 
 class CopyOutcome(Struct, frozen=True, kw_only=True):
@@ -85,8 +95,12 @@ async def merge(
     hooks: Hooks,
     summary: SummaryRequest | str = DEFAULT_REQUEST,
     signal: Signal | None = None,
+    with_files: bool = True,
+    file_settings: FileSettings | None = None,
 ) -> MergeOutcome:
     """Append a summary of `source`, a branch or any other place, to `into`. It covers the entries that `into` lacks.
+
+    If `source` is a branch with a private folder, its changes are merged into the folder of `into`, all or none.
 
     A handler or the model writes the summary; a string is your own text. Entries that were merged before are not merged
     again. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
@@ -101,6 +115,9 @@ async def merge(
     start = into.leaf
     found = _build_source(session, source, start)
     if not found.conversation.messages:
+        if with_files and isinstance(source, Branch) and find_private_folder(session.id, source.name) is not None:
+            # The conversation was merged before, and only the files are left, such as after a conflict.
+            return MergeOutcome(new_leaf=start, files=await _merge_folders(source, into, file_settings))
         kind = "branch" if isinstance(source, Branch) else "place"
         raise InvalidOperation(f"{kind} {name!r} has no entries to merge into {into.name!r}")
     builder = _SummaryBuilder("merge", into, [found], hooks, SummaryRequest.from_value(summary), signal or Signal())
@@ -117,7 +134,10 @@ async def merge(
         raise BranchMoved(into.name, start, head)
     entry = into.session.append(body, branch=into.name, expected=head)
     await builder.emit_merged(entry, body)
-    return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
+    outcome = MergeOutcome(summary_entry=entry, new_leaf=entry.id)
+    if not isinstance(source, Branch) or not with_files:
+        return outcome
+    return replace(outcome, files=await _merge_folders(source, into, file_settings))
 
 
 async def promote(
@@ -128,6 +148,7 @@ async def promote(
     hooks: Hooks,
     summary: SummaryRequest | str = DEFAULT_REQUEST,
     signal: Signal | None = None,
+    file_settings: FileSettings | None = None,
 ) -> MergeOutcome:
     """Move `into` to the head of `winner`, and append a summary of the branches it was chosen `over`.
 
@@ -135,6 +156,9 @@ async def promote(
     same batch; if one of them was current, `into` becomes current. If it is cancelled, aborted or fails, the session
     does not change. Raises `ModelError`, `SummaryFailed`, or `BranchMoved` if another writer moved or extended
     `into`.
+
+    The changes in the private folder of the winner are merged into the folder of `into`, all or none. The private
+    folders of archived branches are removed, except that of a winner whose files conflict.
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
@@ -164,7 +188,19 @@ async def promote(
     )
     entry = written[0] if written else None
     await builder.emit_merged(entry, body)
-    return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
+    files = await _merge_folders(winner, into, file_settings)
+    unneeded = rest if files is not None and files.conflicts else [*rest, winner]
+    names = [branch.name for branch in unneeded]
+    removed = await asyncio.to_thread(remove_branch_folders, session, names, file_settings or FileSettings())
+    return MergeOutcome(summary_entry=entry, new_leaf=into.leaf, files=files, removed_folders=tuple(removed))
+
+
+async def _merge_folders(source: Branch, into: Branch, settings: FileSettings | None) -> FilesMerged | None:
+    """Merge the files of a private folder after the conversation. The error says that the conversation is merged."""
+    try:
+        return await asyncio.to_thread(merge_branch_files, source, into, settings or FileSettings())
+    except SnapshotError as error:
+        raise SnapshotError(f"the conversation was merged, but its files were not: {error}; merge again") from error
 
 
 def find_other_branches(into: Branch, winner: Branch) -> list[Branch]:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from sessiontree.config import FileSettings
 from sessiontree.core.entries import Custom, EntryId
+from sessiontree.core.place_names import find_branch
 from sessiontree.files.file_records import FilesLog, list_folders
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.git_command import SnapshotError
@@ -27,8 +28,10 @@ from sessiontree.files.restore import (
     restore,
 )
 from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
+from sessiontree.files.running_calls import has_interrupted_calls, record_interrupted_calls
 from sessiontree.files.snapshot_store import SnapshotStore, hash_name, list_stores
-from sessiontree.session import Branch, Session
+from sessiontree.session import Branch, Place, Session
+from sessiontree.store.files import discard
 
 FilesChoice = Literal["conversation", "both", "files"]
 """What a move changes: the conversation, the conversation and the files, or the files only."""
@@ -64,6 +67,8 @@ class FileMover:
             return cls(branch, private.open_store(), settings)
         folders = list_folders(branch.session.tree, branch.name)
         store = None if cwd is None else find_snapshot_store(cwd)
+        if store is not None and store.key not in folders and has_interrupted_calls(store, branch.session.id):
+            return cls(branch, store, settings)  # the first call of the session was killed
         if store is None or store.key not in folders:
             stores = {store.key: store for store in list_stores()} if folders else {}
             store = next((stores[key] for key in folders if key in stores), None)
@@ -75,6 +80,7 @@ class FileMover:
 
     def plan(self, place: EntryId | None) -> RestorePlan:
         """Plan to restore the files of a place. If they are not known, the plan says why."""
+        self.record_interrupted_calls()
         store, log = self.store, self.log
         is_private = store is not None and store.is_private
         start = log.find_position(self.branch.name, self.branch.leaf, in_private_folder=is_private)
@@ -82,8 +88,18 @@ class FileMover:
             return self._build_missing_plan(start, place)
         return self._name_others(plan_restore(store, log, start, place))
 
+    def plan_switch(self, place: Place) -> RestorePlan:
+        """Plan the files of a switch to a branch, or of a move to exactly a place."""
+        session = self.session
+        name = find_branch(place, session.tree, session.heads) if isinstance(place, str) else None
+        leaf = session.resolve_place(place)
+        if name is not None and any(find_private_folder(session.id, one) for one in (name, self.branch.name)):
+            return RestorePlan(folder="", start=None, place=leaf)  # each of the branches keeps its own files
+        return self.plan(leaf)
+
     def plan_undo(self, old_leaf: EntryId | None, new_leaf: EntryId | None) -> RestorePlan:
         """Plan the files of an undo that moved from `old_leaf` back to `new_leaf`: revert the restore of the move."""
+        self.record_interrupted_calls()
         store = self.store
         restored = self.log.find_restore(self.branch.name, old_leaf, new_leaf)
         if store is None or restored is None or not os.path.isdir(store.folder):
@@ -132,6 +148,15 @@ class FileMover:
             write_record=self._write_record,
         )
 
+    def record_interrupted_calls(self) -> list[str]:
+        """Write the records of tool calls whose process was killed. Return a sentence for each."""
+        store = self.store
+        if store is None or self.session.read_only is not None or not os.path.isdir(store.folder):
+            return []
+        if not has_interrupted_calls(store, self.session.id):
+            return []
+        return record_interrupted_calls(self._open_snapshots(), self.session)
+
     def find_interrupted(self) -> list[InterruptedRestore]:
         """Return restores of this session that were killed half way."""
         if self.store is None or not os.path.isdir(self.store.folder):
@@ -140,6 +165,12 @@ class FileMover:
 
     def recover(self, interrupted: InterruptedRestore, choice: RecoveryChoice) -> RestoreOutcome:
         """Finish an interrupted restore, or revert it."""
+        assert self.store is not None
+        recorded = next((record for record in self.log.records if record.before == interrupted.before), None)
+        if recorded is not None:  # the process was killed after the last step
+            discard(interrupted.journal)
+            plan = RestorePlan(folder=self.store.folder, start=None, place=None)
+            return self.restore(plan_undo(self.store, recorded) if choice == "revert" else plan)
         parent = self._find_parent(interrupted.place)
         return recover(self._open_snapshots(), interrupted, choice, parent=parent, write_record=self._write_record)
 
