@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -54,6 +55,18 @@ def test_the_format_follows_the_suffix(cli: Run, talk: Path, here: Path, name: s
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_format_can_go_to_standard_output(cli: Run, talk: Path, form: str) -> None:
     assert "A cache, or a dict?" in cli("export", "talk.jsonl", "--format", form, "-o", "-")
+
+
+def test_pairs_of_branches_are_written_by_the_rule_that_is_given(cli: Run, here: Path) -> None:
+    session = st.create(file=here / "talk.jsonl")
+    question = session.append(st.user("How?"))
+    session.append(st.assistant("So."))
+    session.label(session.create_branch("other", at=question).append(st.assistant("Or so.")), "good")
+    session.close()
+
+    written = cli("export", "talk.jsonl", "--format", "preference", "--prefer", "label:good", "-o", "-")
+
+    assert json.loads(written)["chosen"] == [{"role": "assistant", "content": "Or so."}]
 
 
 def test_jsonl_of_a_whole_session_is_the_file_byte_for_byte(cli: Run, talk: Path, here: Path) -> None:
@@ -151,6 +164,7 @@ def test_a_redacted_session_cannot_be_continued(cli: Run, fails: Run, talk: Path
         (["--pattern", "x"], "--pattern requires --redact"),
         (["--branch", "main", "--subtree", "main"], "are mutually exclusive"),
         (["--format", "pdf"], "pdf"),
+        (["--prefer", "cost"], "--prefer requires --format preference"),
     ],
 )
 def test_wrong_usage_is_reported(fails: Run, talk: Path, arguments: list[str], sentence: str) -> None:

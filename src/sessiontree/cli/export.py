@@ -23,6 +23,7 @@ from sessiontree.cli.output import (
 )
 from sessiontree.core.number_text import pluralize
 from sessiontree.export import (
+    DATASET_FORMATS,
     FORMAT_BY_SUFFIX,
     FORMATS,
     RedactionReport,
@@ -31,6 +32,7 @@ from sessiontree.export import (
     detect_format,
     stream_export,
 )
+from sessiontree.export.training_lists import DEFAULT_RULE, RULES
 from sessiontree.home import list_user_homes
 from sessiontree.interop.formats import list_written_formats
 from sessiontree.library.foreign_continue import write_session
@@ -40,11 +42,15 @@ from sessiontree.library.transfer import verify as verify_sessions
 from sessiontree.store.files import write_private
 
 STDOUT = "-"
+OWN_FORMATS = (*FORMATS, *DATASET_FORMATS)
 
 
 @app.command(
     "export",
-    epilog="\b\nExamples:\n  sessiontree export @ -o page.html\n  sessiontree export @ --format md --branch cache -o -",
+    epilog="\b\nExamples:\n  sessiontree export @ -o page.html\n"
+    "  sessiontree export @ --format md --branch cache -o -\n"
+    "  sessiontree export @ --format preference --prefer label:good/bad -o pairs.jsonl\n"
+    "  sessiontree export @ --format atif --redact -o trajectory.json",
 )
 @session_argument
 @click.option(
@@ -56,11 +62,16 @@ STDOUT = "-"
 @click.option(
     "--format",
     "form",
-    type=click.Choice([*FORMATS, *list_written_formats()]),
+    type=click.Choice([*OWN_FORMATS, *list_written_formats()]),
     help="Format. Default: from the file name, else html.",
 )
 @place_option("--branch", help="Export only the path to this place.")
 @place_option("--subtree", help="Export only this entry and its descendants.")
+@click.option(
+    "--prefer",
+    metavar="RULE",
+    help=f"With --format preference: how the better branch is found, one of {RULES}. Default: {DEFAULT_RULE}.",
+)
 @click.option("--redact", is_flag=True, help="Redact keys, tokens, private keys and home paths.")
 @click.option(
     "--pattern",
@@ -76,6 +87,7 @@ def export_command(
     form: str | None,
     branch: str | None,
     subtree: str | None,
+    prefer: str | None,
     redact: bool,
     patterns: tuple[str, ...],
     force: bool,
@@ -86,12 +98,14 @@ def export_command(
     if branch is not None and subtree is not None:
         raise click.UsageError("--branch and --subtree are mutually exclusive")
     chosen = form or _detect_format(output or "")
+    if prefer is not None and chosen != "preference":
+        raise click.UsageError("--prefer requires --format preference")
     with open_session(session, read_only=True) as source:
         redactor = Redactor(patterns, homes=list_user_homes()) if redact else None
-        target = output or build_file_name(source.id, chosen if chosen in FORMATS else "jsonl")
+        target = output or build_file_name(source.id, chosen if chosen in OWN_FORMATS else "jsonl")
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session file itself; choose another file")
-        if chosen not in FORMATS:
+        if chosen not in OWN_FORMATS:
             if subtree is not None or redactor is not None:
                 raise click.UsageError(f"--format {chosen} cannot be combined with --subtree or --redact")
             leaf = source.resolve_place(branch or "HEAD")
@@ -102,7 +116,15 @@ def export_command(
         elif chosen == "jsonl" and branch is None and subtree is None and redactor is None:
             pieces = source.store.stream_bytes()
         else:
-            pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
+            pieces = stream_export(
+                source.stream_lines(),
+                chosen,
+                branch=branch,
+                subtree=subtree,
+                redactor=redactor,
+                prefer=prefer,
+                report=warn,
+            )
         if target == STDOUT:
             _print_pieces(pieces)
         else:

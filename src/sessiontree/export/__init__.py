@@ -1,4 +1,4 @@
-"""Exports a session or a part of it as HTML, Markdown, plain text, JSON or JSONL.
+"""Exports a session or a part of it: as HTML, Markdown, text, JSON or JSONL, and as data for training and evaluation.
 
 Pure functions from session lines to bytes: the same input always gives the same output. `snapshot` reads
 a session and selects a part, and `redact` removes secrets. Nothing here writes files or uses the network.
@@ -6,7 +6,7 @@ a session and selects a part, and `redact` removes secrets. Nothing here writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 
@@ -16,6 +16,8 @@ from sessiontree.export.redact import RedactionReport, Redactor
 from sessiontree.export.snapshot import Snapshot, read_snapshot, select_path, select_subtree
 
 FORMATS = ("html", "md", "jsonl", "json", "text")
+DATASET_FORMATS = {"sft": ".jsonl", "preference": ".jsonl", "atif": ".json", "inspect": ".json"}
+"""Formats for training and evaluation, with their suffixes. A file name alone does not choose them."""
 FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
 """Formats by file name suffix."""
 
@@ -35,7 +37,7 @@ def detect_format(file: str) -> str | None:
 
 def build_file_name(session: str, form: str) -> str:
     """Return a file name for the export of a session, given by its id."""
-    ending = next(ending for ending, named in FORMAT_BY_SUFFIX.items() if named == form)
+    ending = DATASET_FORMATS.get(form) or next(ending for ending, named in FORMAT_BY_SUFFIX.items() if named == form)
     known = "".join(letter for letter in session if letter.isascii() and letter.isalnum())
     return f"session-{known[-12:] or 'unnamed'}{ending}"
 
@@ -47,13 +49,15 @@ def export(
     branch: str | None = None,
     subtree: str | None = None,
     redactor: Redactor | None = None,
+    prefer: str | None = None,
 ) -> ExportResult:
-    """Export a session, given by its lines, in one of `FORMATS`.
+    """Export a session, given by its lines, in one of `FORMATS` or `DATASET_FORMATS`.
 
-    `branch` exports only the path to a place. `subtree` exports an entry and everything below it. Raises `NotFound`,
-    `Ambiguous`, or `InvalidOperation` for invalid arguments.
+    `branch` exports only the path to a place. `subtree` exports an entry and everything below it. For the format
+    `preference`, `prefer` decides which branch of a pair is better. Raises `NotFound`, `Ambiguous`, or
+    `InvalidOperation` for invalid arguments.
     """
-    content = b"".join(stream_export(lines, form, branch=branch, subtree=subtree, redactor=redactor))
+    content = b"".join(stream_export(lines, form, branch=branch, subtree=subtree, redactor=redactor, prefer=prefer))
     return ExportResult(content=content, report=None if redactor is None else redactor.report)
 
 
@@ -64,15 +68,20 @@ def stream_export(
     branch: str | None = None,
     subtree: str | None = None,
     redactor: Redactor | None = None,
+    prefer: str | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Iterator[bytes]:
     """Yield the result of `export` in pieces. It is never in memory as a whole.
 
-    Invalid arguments raise before the first piece. The redactor's report is complete after the last piece.
+    Invalid arguments raise before the first piece. The redactor's report is complete after the last piece. `report` is
+    called with a sentence for what a format for training leaves out.
     """
-    if form not in FORMATS:
-        raise InvalidOperation(f"no format {form!r}: choose one of {', '.join(FORMATS)}")
+    if form not in FORMATS and form not in DATASET_FORMATS:
+        raise InvalidOperation(f"no format {form!r}: choose one of {', '.join((*FORMATS, *DATASET_FORMATS))}")
     if branch is not None and subtree is not None:
         raise InvalidOperation("choose either a path or a subtree, not both")
+    if prefer is not None and form != "preference":
+        raise InvalidOperation(f"the format {form} has no preferences; choose the format preference")
     if form == "html" and not can_export_html():
         raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
     whole = read_snapshot(lines)
@@ -87,7 +96,7 @@ def stream_export(
     else:
         del whole  # free the memory of the first snapshot
         shown = read_snapshot(chosen)
-    return _join_into_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
+    return _join_into_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form, prefer, report))
 
 
 def can_export_html() -> bool:
@@ -127,12 +136,28 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
     return select_subtree(whole, place)
 
 
-def _render(whole: Snapshot, form: str) -> Iterator[str]:
+def _render(whole: Snapshot, form: str, prefer: str | None, report: Callable[[str], None] | None) -> Iterator[str]:
     match form:
         case "html":
             from sessiontree.export.html_page import render_html
 
             return render_html(whole)
+        case "sft":
+            from sessiontree.export.training_lists import render_sft
+
+            return render_sft(whole)
+        case "preference":
+            from sessiontree.export.training_lists import render_pairs
+
+            return render_pairs(whole, prefer, report)
+        case "atif":
+            from sessiontree.export.atif_trajectory import render_atif
+
+            return render_atif(whole)
+        case "inspect":
+            from sessiontree.export.inspect_log import render_inspect
+
+            return render_inspect(whole)
         case _:
             from sessiontree.export.text_export import render_json, render_markdown, render_plain_text
 

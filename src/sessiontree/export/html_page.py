@@ -366,6 +366,8 @@ class PageSummary(Struct, frozen=True, kw_only=True):
     id: str
     cwd: str
     started: str
+    origin: str
+    """The program that recorded the session, and its version; empty for our own."""
     ended: str
     models: list[str]
     tokens: str
@@ -391,6 +393,7 @@ def build_summary(whole: Snapshot) -> PageSummary:
         id=make_visible(whole.header.id),
         cwd=make_visible(whole.header.cwd),
         started=_format_time(whole.header.timestamp),
+        origin=make_visible(whole.header.origin_name),
         ended=_format_time(all.last_activity or ""),
         models=_format_models(all.models),
         tokens=format_count(all.tokens) if all.tokens else "",

@@ -144,7 +144,7 @@ class Redactor:
         redacted: list[bytes] = []
         for raw in readable:
             wire = _read_line(raw)  # parse again: all lines as objects would take ten times the memory
-            clean = self._redact_value(wire)
+            clean = self.redact_value(wire)
             line = raw if clean == wire and _is_canonical(raw, wire) else write_object(clean)
             redacted.append(set_value(line, "redacted", write_value(True)) if wire.get("type") == "session" else line)
             if self._progress is not None:
@@ -174,7 +174,7 @@ class Redactor:
         clean = self.redact_text(text)
         return clean if clean == text else self._renamed.get(text, clean)
 
-    def _redact_value(self, value: Any) -> Any:
+    def redact_value(self, value: Any) -> Any:
         """Return a JSON value with every string in it redacted, at any depth."""
         if isinstance(value, str):
             return self._redact_string(value)

@@ -307,7 +307,7 @@ def _limit_memory(size: int) -> None:
 
 def _write_export(order: ExportOrder, status: ExportStatus, lines: BinaryIO, file: BinaryIO) -> None:
     from sessiontree.export import Redactor, stream_export
-    from sessiontree.store.jsonl import read_lines
+    from sessiontree.store.jsonl_file import read_lines
 
     def count_lines() -> Iterator[bytes]:
         for line in read_lines(lines):
