@@ -43,22 +43,26 @@ def parse_lines(shown: str) -> list[Any]:
 def test_every_arm_runs_the_given_number_of_times_and_a_clear_winner_is_declared(
     cli: Run, server: FakeServer, question: str
 ) -> None:
-    server.add(*[answer_arm] * 10)
+    server.add(*[answer_arm] * 40)
 
-    shown = cli("ab", "@", *ARMS, "--score", "exact=42", "--score", "matches=4.", "--no-tools")
+    shown = cli(
+        "ab", "@", *ARMS, "--score", "exact=42", "--score", "matches=4.", "--no-tools", "--runs", "9", "--all-runs"
+    )
 
-    head, columns, short, long, winner, best = shown.splitlines()
+    head, columns, short, long, difference, places, winner, best = shown.splitlines()
     assert head.startswith("ab-1 ")
-    assert head.endswith("10 of 10 runs")
+    assert head.endswith("18 of 18 runs")
     assert columns.split() == ["arm", "runs", "failed", "cost", "tokens", "time", "exact", "matches"]
-    assert short.split()[:3] == ["short", "5", "0"]
-    assert "1 (0.566 to 1)" in short
-    assert "0 (0 to 0.434)" in long
-    assert winner == "winner: short (highest exact: 1 more than long)"
+    assert short.split()[:3] == ["short", "9", "0"]
+    assert "1 (0.594 to 1)" in short
+    assert "0 (0 to 0.406)" in long
+    assert difference.startswith("short - long: 1, 95 % confidence interval 0.")
+    assert places == "all runs start from one place; the result says nothing about other tasks"
+    assert winner.startswith("winner: short (highest exact: 1 more than long (95% confidence interval: 0.")
     assert best.startswith("best run: ab-1/short-")
     with st.open("sums") as session:
         assert session.head.leaf == question
-        assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 10
+        assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 18
 
 
 def test_too_little_data_has_no_winner(cli: Run, server: FakeServer, question: str) -> None:
@@ -99,13 +103,15 @@ def test_arms_can_be_models_and_thinking_levels(cli: Run, server: FakeServer, qu
 
 
 def test_the_usage_of_a_judge_is_reported_separately(cli: Run, server: FakeServer, question: str) -> None:
-    server.add(*[answer_arm] * 16)
+    server.add(*[answer_arm] * 80)
 
-    shown = cli("ab", "@", *ARMS, "--runs", "4", "--score", "judge", "--judge", "openai:judge", "--no-tools")
+    shown = cli(
+        "ab", "@", *ARMS, "--runs", "12", "--all-runs", "--score", "judge", "--judge", "openai:judge", "--no-tools"
+    )
 
-    assert "winner: short (highest judge: 3 more than long)" in shown
+    assert "winner: short (highest judge: 3 more than long" in shown
     assert "scoring used" in shown
-    assert sum(request["model"] == "judge" for request in server.requests) == 8
+    assert sum(request["model"] == "judge" for request in server.requests) == 24
 
 
 def test_failed_runs_are_reported_and_repeated(cli: Run, server: FakeServer, question: str) -> None:
@@ -113,7 +119,7 @@ def test_failed_runs_are_reported_and_repeated(cli: Run, server: FakeServer, que
     failed = cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--concurrency", "1", code=3)
     server.add(answer_arm)
 
-    shown = cli("ab", "@", "--resume", "ab-1", "--json")
+    shown = cli("ab", "@", "--resume", "ab-1", "--retry-failed", "--json")
 
     assert "no key" in failed
     assert "tools" not in server.requests[-1]  # as in the first run
@@ -144,12 +150,12 @@ def test_a_budget_stops_the_experiment(cli: Run, server: FakeServer, question: s
 
     shown = cli("ab", "@", *ARMS, "--max-tokens", "1", "--concurrency", "1", "--no-tools")
 
-    assert "1 of 10 runs are done: the budget is used up" in shown
+    assert "1 of 40 runs are done: the budget is used up" in shown
     assert len(server.requests) == 1
 
 
 def test_the_winner_is_promoted_on_request(cli: Run, server: FakeServer, question: str) -> None:
-    server.add(*[answer_arm] * 10)
+    server.add(*[answer_arm] * 40)
 
     cli("ab", "@", *ARMS, "--score", "exact=42", "--no-tools", "--promote")
 
@@ -168,8 +174,27 @@ def test_each_run_is_reported_when_it_finishes(
 
     assert run(["ab", "@", *ARMS, "--runs", "1", "--no-tools", "--concurrency", "1"]) == 0
 
-    message = capsys.readouterr().err.splitlines()
+    outlook, *message = capsys.readouterr().err.splitlines()
+    assert outlook.startswith(
+        "up to 1 run of each arm; for comparison, 100% against 40% of right answers needs about 1"
+    )
     assert [line.split(":")[0] for line in message] == ["1 of 2", "2 of 2"]
+
+
+def test_runs_are_added_to_an_experiment_and_a_repetition_is_pointed_out(
+    cli: Run, server: FakeServer, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sessiontree.cli.app import run
+
+    server.add(*[answer_arm] * 12)
+    cli("ab", "@", *ARMS, "--runs", "2", "--no-tools")
+
+    shown = cli("ab", "@", "--resume", "ab-1", "--more", "2", "--no-tools", "--json")
+    assert run(["ab", "@", *ARMS, "--runs", "2", "--no-tools"]) == 0
+
+    assert (parse_lines(shown)[0]["planned"], len(parse_lines(shown)[0]["runs"])) == (8, 8)
+    assert "this repeats ab-1" in capsys.readouterr().err
+    assert run(["ab", "@", *ARMS, "--more", "2"]) == 2
 
 
 def test_text_from_a_session_is_escaped(cli: Run, question: str) -> None:

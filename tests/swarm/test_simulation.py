@@ -323,3 +323,7 @@ def test_a_swarm_survives_random_faults(group: int) -> None:
 
 def test_a_time_budget_below_the_clock_resolution_does_not_cause_a_busy_loop() -> None:
     World(1699).play()
+
+
+def test_a_branch_that_is_moved_while_a_result_is_merged_into_it_does_not_end_the_swarm() -> None:
+    World(3191).play()

@@ -30,6 +30,7 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
+from sessiontree.cli.file_options import print_merged_files
 from sessiontree.cli.output import (
     ProgressTable,
     bold,
@@ -41,7 +42,7 @@ from sessiontree.cli.output import (
     print_table,
     warn,
 )
-from sessiontree.config import ThinkingLevel
+from sessiontree.config import ThinkingLevel, load_config
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
@@ -57,10 +58,11 @@ if TYPE_CHECKING:
         ExperimentOptions,
         ExperimentResult,
         ExperimentRun,
+        PlanOptions,
         RunProgress,
     )
     from sessiontree.swarm.experiment.scoring import Scorer
-    from sessiontree.swarm.experiment.statistics import Estimate
+    from sessiontree.swarm.experiment.statistics import Design, Estimate
 
 THINKING_LEVELS = get_args(ThinkingLevel)
 
@@ -94,7 +96,17 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 @click.option("--arm-system", "arm_systems", metavar="NAME=TEXT", multiple=True, help="System prompt of an arm.")
 @click.option("--prompt", metavar="TEXT", help="Default prompt of the arms.")
 @click.option("--model", metavar="NAME", help="Default model of the arms.")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Number of runs per arm.")
+@click.option("--places", metavar="PLACE", multiple=True, help="Another place that runs start from; repeatable.")
+@click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of runs per arm.")
+@click.option("--all-runs", is_flag=True, help="Make all runs, even after a winner is found.")
+@click.option(
+    "--design",
+    type=click.Choice(["sequential", "fixed"]),
+    default="sequential",
+    show_default=True,
+    help="Look at any time and add runs, or decide once after a fixed number of runs.",
+)
+@click.option("--failed-score", type=float, help="Value of the metric that a failed run counts with.")
 @click.option(
     "--score",
     "scores",
@@ -119,8 +131,10 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
     "--resume",
     metavar="NAME",
     shell_complete=_complete_experiment,
-    help="Resume an experiment: repeat failed runs and make the missing ones.",
+    help="Resume an experiment: make the missing runs.",
 )
+@click.option("--more", type=click.IntRange(1), metavar="N", help="With --resume: add N runs of every arm.")
+@click.option("--retry-failed", is_flag=True, help="With --resume: repeat failed runs.")
 @click.option("--promote", "promoted", is_flag=True, help="If there is a winner, continue from its best run.")
 @json_option
 def ab(
@@ -132,7 +146,11 @@ def ab(
     arm_systems: tuple[str, ...],
     prompt: str | None,
     model: str | None,
+    places: tuple[str, ...],
     runs: int,
+    all_runs: bool,
+    design: Design,
+    failed_score: float | None,
     scores: tuple[str, ...],
     judge: str | None,
     metric: str | None,
@@ -144,20 +162,25 @@ def ab(
     seed: int,
     agents: AgentFlags,
     resume: str | None,
+    more: int | None,
+    retry_failed: bool,
     promoted: bool,
     as_json: bool,
 ) -> int:
     """Compare several variants ("arms") from one place by running each many times.
 
-    Every run has its own branch; the current branch does not move. A winner is declared only if the difference is
-    significant. Without an arm, list the experiments of the session.
+    Every run has its own branch; the current branch does not move. Runs stop as soon as one arm is significantly better
+    than the others. You can look at the result at any time and add runs later. Without an arm, list the experiments of
+    the session.
     """
     named = any((arms, arm_models, arm_levels, arm_systems))
     if resume is not None and any(
-        (named, prompt, model, scores, judge, metric, name, _is_any_given("at", "runs", "seed"))
+        (named, prompt, model, scores, judge, metric, name, places, _is_any_given("at", "runs", "seed", "design"))
     ):
-        fixed = "arms, models, prompts, scores, names, places, runs or seeds"
+        fixed = "arms, models, prompts, scores, names, places, designs, runs or seeds"
         raise click.UsageError(f"--resume uses the plan of the experiment: remove options for {fixed}")
+    if resume is None and (more is not None or retry_failed):
+        raise click.UsageError("--more and --retry-failed need --resume")
     if not named and resume is None:
         if promoted or any((prompt, model, scores, judge, metric, name)):
             raise click.UsageError("no arms: add one with --arm or --arm-model, or resume an experiment with --resume")
@@ -191,13 +214,28 @@ def ab(
                 "budget": limits,
                 "watch": display.update,
                 "permissions": setup.permissions,
+                "retry_failed": retry_failed,
+                "stop_early": not all_runs,
             }
             if resume is not None:
-                return Experiment.open(opened, resume, **options)
-            deciding = metric or (scorers[0].name if scorers else "cost")
-            return Experiment.create(
-                opened, at, parsed_arms, runs=runs, scorers=scorers, metric=deciding, seed=seed, name=name, **options
-            )
+                resumed = Experiment.open(opened, resume, **options)
+                if more is not None:
+                    resumed.add_runs(more)
+                return resumed
+            plan: PlanOptions = {
+                "runs": runs,
+                "scorers": scorers,
+                "metric": metric or (scorers[0].name if scorers else "cost"),
+                "design": design,
+                "failed_score": failed_score,
+                "places": places,
+                "seed": seed,
+                "name": name,
+            }
+            created = Experiment.create(opened, at, parsed_arms, **plan, **options)
+            if not as_json:
+                _print_outlook(created.result(), runs)
+            return created
 
         result = _run_experiment(setup.attach(opened), build_experiment, display, promoted=promoted)
         warn_set_aside(opened)
@@ -340,13 +378,15 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
     others = [session.branch(run.branch) for run in result.runs]
     rows = "\n".join("  ".join(row) for row in _build_result_rows(result))
     summary = f"Experiment {result.name}: {result.winner} won, {result.reason}.\n\n{rows}"
-    await promote(
+    outcome = await promote(
         session.branch(result.best),
         session.head,
         [*others, session.branch(result.name)],
         hooks=hooks,
         summary=summary,
+        file_settings=load_config().files,
     )
+    print_merged_files(outcome)
 
 
 # Output
@@ -361,6 +401,24 @@ def _list_experiments(session: str, *, as_json: bool) -> int:
     if not found and not as_json:
         echo(dim("no experiments"))
     return 0
+
+
+def _print_outlook(result: ExperimentResult, runs: int) -> None:
+    """Say before the start what the experiment can find out, and whether it repeats another one."""
+    from sessiontree.swarm.experiment.statistics import predict_pairs
+
+    if result.design == "sequential":
+        examples = [
+            f"{share:.0%} against {other:.0%} of right answers needs about {pluralize(needed, 'run')} of each arm"
+            for share, other in ((1.0, 0.4), (0.9, 0.5), (0.9, 0.7))
+            if (needed := predict_pairs(share, other, arms=len(result.arms))) is not None
+        ]
+        click.echo(dim(f"up to {pluralize(runs, 'run')} of each arm; for comparison, {'; '.join(examples)}"), err=True)
+    if result.repeats:
+        warn(
+            f"this repeats {', '.join(map(escape_line, result.repeats))}; repeating an experiment until there is a "
+            f"winner makes false winners likely: add runs with --resume {escape_line(result.repeats[-1])} --more N"
+        )
 
 
 def _format_spending(tokens: float, cost: float) -> str:
@@ -388,11 +446,27 @@ def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
     if result.judging_tokens:
         used = _format_spending(result.judging_tokens, result.judging_cost)
         echo(dim(f"scoring used {used}, not counted above"))
+    if result.trend is not None and result.trend.points:
+        echo(dim(escape_line(_describe_trend(result))))
+    if len(result.places) == 1:
+        echo(dim("all runs start from one place; the result says nothing about other tasks"))
     if result.winner is None:
         echo(bold("no winner:"), escape_line(result.reason))
     else:
         echo(bold(f"winner: {escape_line(result.winner)}"), dim(escape_line(f"({result.reason})")))
         echo(dim(escape_line(f"best run: {result.best}")))
+
+
+def _describe_trend(result: ExperimentResult) -> str:
+    """Return the difference between the two best arms with its interval, in words."""
+    trend = result.trend
+    assert trend is not None
+    last = trend.points[-1]
+    lead = f"{trend.best} - {trend.second}: {_format_metric(result.metric, last.difference)}"
+    if last.low is None or last.high is None:
+        return f"{lead}; too few pairs of runs ({last.pairs}) for an interval"
+    bounds = f"{_format_metric(result.metric, last.low)} to {_format_metric(result.metric, last.high)}"
+    return f"{lead}, 95 % confidence interval {bounds}, after {pluralize(last.pairs, 'pair')} of runs"
 
 
 def _build_result_rows(result: ExperimentResult) -> list[list[str]]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sessiontree.core.entries import BranchSummary
 from sessiontree.core.operation_plans import build_merge_details, collect_summary_input, get_merge_sources, plan_merge
-from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.errors import BranchMoved, InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
 from sessiontree.session import Branch
@@ -30,6 +30,8 @@ from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
 
 PAUSE_CHECK_DELAY = 0.2
 """Seconds to wait for new work before the swarm pauses because all agents wait for a larger budget."""
+MERGE_ATTEMPTS = 10
+"""How often a result is merged into a branch that another writer moves at the same time."""
 
 
 _agent_group: ContextVar[list[str] | None] = ContextVar("agent_group", default=None)
@@ -351,21 +353,30 @@ class Scheduler:
 
     async def _merge_results(self, into: Branch, agents: Sequence[TrackedAgent]) -> None:
         """Merge the results of agents into a branch, unless they are already merged."""
-        session = into.session
         for agent in agents:
-            merged = {id for entry in session.tree.walk_up(into.leaf) for id in get_merge_sources(entry)}
-            if not agent.started or agent.end_entry in merged:
-                continue
-            text = agent.text if agent.end_state == "completed" else f"Failed: {agent.error}"
-            summary = f"Result of {agent.id}:\n\n{text}"
-            if self._is_branch_unmoved(agent, into):
-                await merge(self._get_branch(agent), into, hooks=self._hooks, summary=summary)
-            else:
-                # The agent's branch was moved. Its result is still known from its last entry.
-                body = BranchSummary(
-                    summary=summary, abandoned_leaf=agent.end_entry, details=build_merge_details([agent.end_entry])
-                )
-                await self._journal.run_in_thread(into.append, body)
+            for attempts_left in reversed(range(MERGE_ATTEMPTS)):
+                try:
+                    await self._merge_result(into, agent)
+                    break
+                except BranchMoved:  # a person moved the branch in between: merge at its new place
+                    if not attempts_left:
+                        raise
+
+    async def _merge_result(self, into: Branch, agent: TrackedAgent) -> None:
+        merged = {id for entry in into.session.tree.walk_up(into.leaf) for id in get_merge_sources(entry)}
+        if not agent.started or agent.end_entry in merged:
+            return
+        text = agent.text if agent.end_state == "completed" else f"Failed: {agent.error}"
+        summary = f"Result of {agent.id}:\n\n{text}"
+        if self._is_branch_unmoved(agent, into):
+            # Each agent keeps its files; which of them are merged is for a person to say.
+            await merge(self._get_branch(agent), into, hooks=self._hooks, summary=summary, with_files=False)
+        else:
+            # The agent's branch was moved. Its result is still known from its last entry.
+            body = BranchSummary(
+                summary=summary, abandoned_leaf=agent.end_entry, details=build_merge_details([agent.end_entry])
+            )
+            await self._journal.run_in_thread(into.append, body)
 
     def _is_branch_unmoved(self, agent: TrackedAgent, into: Branch) -> bool:
         """Whether the agent's branch still ends at its result, which makes a normal merge possible."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from sessiontree.core.entries import AgentAction, Body, Entry
+from sessiontree.core.entries import EXPERIMENT_RECORD, AgentAction, Body, Entry
 from sessiontree.core.heads import read_rename
 from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation
@@ -28,10 +28,12 @@ from sessiontree.swarm.experiment.experiment import (
     Arm,
     Experiment,
     ExperimentResult,
+    PlanOptions,
     build_result_json,
     check_experiment,
 )
-from sessiontree.swarm.experiment.results import EXPERIMENT_RECORD_TYPE, ExperimentLog, read_plan
+from sessiontree.swarm.experiment.results import ExperimentLog
+from sessiontree.swarm.experiment.run_records import read_plan
 from sessiontree.swarm.experiment.scoring import RUBRIC, Scorer, exact, judge_with, matches
 from sessiontree.swarm.lease import is_leased
 
@@ -89,7 +91,7 @@ class ExperimentJobs:
         self._sessions = sessions
         self._runs = runs
         self._agent_loop = agent_loop
-        self._locator = SessionLocator(EXPERIMENT_RECORD_TYPE, sessions)
+        self._locator = SessionLocator(EXPERIMENT_RECORD, sessions)
         self._errors: dict[tuple[str, str], str | None] = {}
         """How jobs ended, by session and experiment."""
 
@@ -127,7 +129,7 @@ class ExperimentJobs:
             result = build_result()
             key = opened.session.id, id
             done = len(result.runs)
-            is_complete = done >= result.planned
+            is_complete = done >= result.planned or result.winner is not None
             is_running = self._jobs.get("experiment", *key) is not None or (
                 not is_complete and is_leased(opened.session, id, is_own=result.session_id == opened.session.id)
             )
@@ -161,14 +163,22 @@ class ExperimentJobs:
                 for scorer in request.scorers
                 if scorer.kind == "judge"
             }
-            arms, budget = [_build_arm(arm) for arm in request.arms], build_budget(request.budget)
+            arms = [_build_arm(arm) for arm in request.arms]
             try:
                 scorers = [
                     built for scorer in request.scorers if (built := _build_scorer(scorer, judges.get)) is not None
                 ]
-                check_experiment(
-                    arms, runs=request.runs, scorers=scorers, metric=request.metric, name=request.name, budget=budget
-                )
+                plan: PlanOptions = {
+                    "runs": request.runs,
+                    "scorers": scorers,
+                    "metric": request.metric,
+                    "design": request.design,
+                    "failed_score": request.failed_score,
+                    "places": request.places,
+                    "name": request.name,
+                }
+                budget = build_budget(request.budget)
+                check_experiment(arms, **plan, budget=budget)
             except InvalidOperation as error:
                 raise ApiError(422, str(error)) from error
             experiment = await asyncio.to_thread(
@@ -176,10 +186,7 @@ class ExperimentJobs:
                     opened.session,
                     request.at,
                     arms,
-                    runs=request.runs,
-                    scorers=scorers,
-                    metric=request.metric,
-                    name=request.name,
+                    **plan,
                     model=default_model,
                     model_of=controller.models.find,
                     tools=runtime.get_tools(workspace),

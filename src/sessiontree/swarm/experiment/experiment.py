@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 from msgspec import Struct
 
@@ -35,12 +35,16 @@ from sessiontree.session import Branch, Place, Session
 from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget, Spending, check_budget
 from sessiontree.swarm.budget_enforcement import BudgetExhausted, BudgetMeter
-from sessiontree.swarm.experiment.results import (
+from sessiontree.swarm.experiment.results import ArmResult as ArmResult
+from sessiontree.swarm.experiment.results import ExperimentLog, PendingRun
+from sessiontree.swarm.experiment.results import ExperimentResult as ExperimentResult
+from sessiontree.swarm.experiment.results import build_result_json as build_result_json
+from sessiontree.swarm.experiment.results import list_experiments as list_experiments
+from sessiontree.swarm.experiment.run_records import (
     MAX_RUNS,
-    ExperimentLog,
+    AddedRuns,
     ExperimentPlan,
     FinishedRun,
-    PendingRun,
     PlannedArm,
     ScoredRun,
     StopRecord,
@@ -49,11 +53,7 @@ from sessiontree.swarm.experiment.results import (
     build_spawn_action,
     compute_run_stats,
 )
-from sessiontree.swarm.experiment.results import ArmResult as ArmResult
-from sessiontree.swarm.experiment.results import ExperimentResult as ExperimentResult
-from sessiontree.swarm.experiment.results import ExperimentRun as ExperimentRun
-from sessiontree.swarm.experiment.results import build_result_json as build_result_json
-from sessiontree.swarm.experiment.results import list_experiments as list_experiments
+from sessiontree.swarm.experiment.run_records import ExperimentRun as ExperimentRun
 from sessiontree.swarm.experiment.scoring import (
     MEASURES,
     Candidate,
@@ -62,12 +62,13 @@ from sessiontree.swarm.experiment.scoring import (
     build_scorer,
     check_scorer_names,
 )
-from sessiontree.swarm.experiment.statistics import Better
+from sessiontree.swarm.experiment.statistics import Better, Design, is_value
 from sessiontree.swarm.experiment.statistics import Estimate as Estimate
 from sessiontree.swarm.lease import open_lease
 from sessiontree.swarm.records import MAX_DENIED
 
 DEFAULT_CONCURRENCY = 4
+DEFAULT_RUNS = 20
 
 
 class Arm(BranchTask, frozen=True, kw_only=True):
@@ -118,32 +119,49 @@ class ExperimentOptions(TypedDict, total=False):
     """Limits all runs and their scoring, including earlier processes. Time is counted from the call of `run`."""
     watch: OnProgress | None
     """Called with the progress of each run."""
+    retry_failed: bool
+    """Repeat failed runs when an experiment is resumed. By default a failed run is a result like others."""
+    stop_early: bool
+    """Whether a sequential experiment makes no more runs once there is a winner. Default: true."""
     permissions: Permissions | None
     """Permissions for the tool calls of all runs. Without them, all tools may be used."""
 
 
-async def experiment(
-    session: Session,
-    place: Place,
-    arms: Iterable[Arm],
-    *,
-    runs: int = 5,
-    scorers: Sequence[Scorer] = (),
-    metric: str = "cost",
-    seed: int = 0,
-    name: str | None = None,
-    **options: Unpack[ExperimentOptions],
-) -> ExperimentResult:
-    """Run each arm `runs` times from a place, and find out which arm is best by `metric`.
+class PlanOptions(TypedDict, total=False):
+    """The plan of an experiment, which the session stores."""
 
-    The arms take turns, in an order that depends on `seed`. A run that fails does not affect the others. If you cancel
-    this coroutine, running runs are aborted and finished runs are kept; `Experiment.open` resumes the experiment.
-    Raises `InvalidOperation`, with nothing written, if the experiment cannot start.
+    runs: int
+    """The most runs of each arm. Default: `DEFAULT_RUNS`."""
+    scorers: Sequence[Scorer]
+    metric: str
+    """The metric that decides: `cost` (the default), `tokens`, `time`, or the name of a scorer."""
+    design: Design
+    """`sequential`, the default: the result holds at any time, and runs can be added. `fixed`: there is a result only
+    when all runs are done, but yes-or-no scores need fewer of them."""
+    failed_score: float | None
+    """The value of the metric that a failed run counts with. Default: the wrong answer for yes-or-no scores; otherwise
+    the run and its partner in the other arms are left out."""
+    places: Sequence[Place]
+    """More places that runs continue from, in turns."""
+    seed: int
+    """Determines the order of the arms."""
+    name: str | None
+
+
+class ExperimentArguments(PlanOptions, ExperimentOptions, total=False):
+    """All options of `experiment`."""
+
+
+async def experiment(
+    session: Session, place: Place, arms: Iterable[Arm], **options: Unpack[ExperimentArguments]
+) -> ExperimentResult:
+    """Run each arm many times from a place, and find out which arm is best by a metric.
+
+    The arms take turns. A run that fails does not affect the others. If you cancel this coroutine, running runs are
+    aborted and finished runs are kept; `Experiment.open` resumes the experiment. Raises `InvalidOperation`, with
+    nothing written, if the experiment cannot start.
     """
-    planned = Experiment.create(
-        session, place, arms, runs=runs, scorers=scorers, metric=metric, seed=seed, name=name, **options
-    )
-    return await planned.run()
+    return await Experiment.create(session, place, arms, **options).run()
 
 
 class Experiment:
@@ -169,39 +187,34 @@ class Experiment:
 
     @classmethod
     def create(
-        cls,
-        session: Session,
-        place: Place,
-        arms: Iterable[Arm],
-        *,
-        runs: int = 5,
-        scorers: Sequence[Scorer] = (),
-        metric: str = "cost",
-        seed: int = 0,
-        name: str | None = None,
-        **options: Unpack[ExperimentOptions],
+        cls, session: Session, place: Place, arms: Iterable[Arm], **options: Unpack[ExperimentArguments]
     ) -> Experiment:
         """Plan an experiment and write the plan to the session. Raises `InvalidOperation`, with nothing written."""
-        arm_list, at = list(arms), session.resolve_place(place)
-        check_experiment(arm_list, runs=runs, scorers=scorers, metric=metric, name=name, **options)
+        arm_list = list(arms)
+        places = [session.resolve_place(each) for each in (place, *options.get("places", ()))]
+        check_experiment(arm_list, **options)
         models = [_find_model(arm.model, options) for arm in arm_list]
-        branch_name = _choose_name(session, name)
+        scorers, metric = options.get("scorers", ()), options.get("metric", "cost")
+        branch_name = _choose_name(session, options.get("name"))
         plan = ExperimentPlan(
             experiment=session.generate_id(),
             session=session.id,
             name=branch_name,
-            at=at,
+            at=places[0],
             arms=[_build_planned_arm(arm, model) for arm, model in zip(arm_list, models, strict=True)],
-            runs=runs,
+            runs=options.get("runs", DEFAULT_RUNS),
             metric=metric,
             better=_get_direction(metric, scorers),
             scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
-            seed=seed,
+            seed=options.get("seed", 0),
             tools=list(resolve_tools(options.get("tools", ()))),
+            design=options.get("design", "sequential"),
+            failed_score=options.get("failed_score"),
+            places=places if len(places) > 1 else None,
         )
-        _check_place(plan, session.tree)
+        _check_places(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
-        session.create_branch(branch_name, at=_get_entry(session, at), description=about, current=False).append(
+        session.create_branch(branch_name, at=_get_entry(session, plan.at), description=about, current=False).append(
             build_record_body(plan)
         )
         return cls(session, plan, models, scorers, options)
@@ -212,8 +225,8 @@ class Experiment:
     ) -> Experiment:
         """Open an experiment of the session by its id, a prefix of the id, or its name.
 
-        `run` resumes it: successful runs are not repeated, failed runs are. Pass scorers that are functions again, with
-        the same names, and the tools if runs are left. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
+        `run` resumes it: finished runs are not repeated. Pass scorers that are functions again, with the same names,
+        and the tools if runs are left. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
         """
         _check_options(options)
         plan = find_plan(session, id)
@@ -236,6 +249,18 @@ class Experiment:
         log = ExperimentLog(self.session)
         return log.build_result(log.plans[self.id])
 
+    def add_runs(self, runs: int) -> None:
+        """Plan more runs of every arm; `run` makes them. Raises `InvalidOperation` for a fixed design."""
+        if self._plan.design == "fixed":
+            raise InvalidOperation(
+                f"experiment {self.name} has a fixed number of runs: more runs after a look at its result would make "
+                "false winners likely; start a sequential experiment"
+            )
+        if runs < 1 or (self._plan.runs + runs) * len(self._plan.arms) > MAX_RUNS:
+            raise InvalidOperation(f"between 1 and {MAX_RUNS} runs can be added, not {runs}")
+        self._append_record(AddedRuns(experiment=self.id, runs=runs))
+        self._plan = find_plan(self.session, self.id)
+
     async def run(self) -> ExperimentResult:
         """Make the missing runs, score runs without scores, and return the result.
 
@@ -255,7 +280,9 @@ class Experiment:
 
     async def _run_pending(self) -> None:
         log = ExperimentLog(self.session)
-        queue = deque(log.list_pending(self._plan))
+        queue = deque(log.list_pending(self._plan, retry_failed=self._options.get("retry_failed", False)))
+        if self._is_decided(log):
+            queue = deque(pending for pending in queue if pending.finished is not None)
         if any(pending.finished is None for pending in queue):
             self._tools = select_original_tools(
                 f"experiment {self.name}",
@@ -270,6 +297,8 @@ class Experiment:
             while queue and self._meter.stop_reason is None:
                 try:
                     await self._run_and_score(queue.popleft())
+                    if await asyncio.to_thread(self._is_decided):
+                        queue.clear()
                 except BaseException:
                     queue.clear()  # start no more runs; those in progress finish
                     raise
@@ -281,6 +310,12 @@ class Experiment:
         reason = self._meter.stop_reason
         if reason is not None and ExperimentLog(self.session).list_pending(self._plan):
             await asyncio.to_thread(self._append_record, StopRecord(experiment=self.id, reason=reason))
+
+    def _is_decided(self, log: ExperimentLog | None = None) -> bool:
+        """Whether a sequential experiment needs no more runs."""
+        if self._plan.design == "fixed" or not self._options.get("stop_early", True):
+            return False
+        return (log or ExperimentLog(self.session)).build_verdict(self._plan).winner is not None
 
     async def _run_and_score(self, pending: PendingRun) -> None:
         """Make one run unless it is finished, and score it. If the budget runs out, the run stays pending."""
@@ -299,7 +334,7 @@ class Experiment:
             return
         self._report_progress(pending, branch, "scoring")
         scores = {scorer.name: await self._score(scorer, pending, finished, branch) for scorer in unscored}
-        used = compute_run_stats(session.tree, branch.name, finished.answer, self._plan.at)
+        used = compute_run_stats(session.tree, branch.name, finished.answer, self._plan)
         scored = ScoredRun(
             made=finished,
             cost=used.cost,
@@ -314,7 +349,7 @@ class Experiment:
         self._done_count += 1
         self._report_progress(pending, branch, "done", scored.build_run(session.tree))
 
-    def _append_record(self, record: ScoredRun | StopRecord) -> None:
+    def _append_record(self, record: ScoredRun | AddedRuns | StopRecord) -> None:
         """Append a record to the experiment's branch."""
         try:
             self.session.append(build_record_body(record), branch=self.name)
@@ -333,7 +368,8 @@ class Experiment:
         while name in taken:
             attempt += 1
             name = f"{base}.{attempt}"
-        branch = session.create_branch(name, at=_get_entry(session, self._plan.at), current=False)
+        place = _get_entry(session, self._plan.get_place(pending.number))
+        branch = session.create_branch(name, at=place, current=False)
         branch.append(build_spawn_action(self._plan, pending.arm.name, pending.number, name))
         return branch
 
@@ -371,7 +407,8 @@ class Experiment:
     async def _score(self, scorer: Scorer, pending: PendingRun, finished: FinishedRun, branch: Branch) -> Score:
         """Score an answer. The cost of scoring is written behind the answer, so it does not count as the run's."""
         tree, prompt = self.session.tree, pending.arm.prompt
-        question = _read_last_message(tree, self._plan.at) if prompt is None else prompt
+        place = self._plan.get_place(pending.number)
+        question = _read_last_message(tree, place) if prompt is None else prompt
         score = await scorer.score(Candidate(question=question, text=finished.read_text(tree), branch=branch))
         self._meter.add_unreported(str(scorer.data.get("model", scorer.name)), score.unreported)
         if score.cost or score.tokens:
@@ -398,19 +435,19 @@ class Experiment:
             watch(step)
 
 
-def check_experiment(
-    arms: Sequence[Arm],
-    *,
-    runs: int,
-    scorers: Sequence[Scorer],
-    metric: str,
-    name: str | None,
-    **options: Unpack[ExperimentOptions],
-) -> None:
+def check_experiment(arms: Sequence[Arm], **options: Unpack[ExperimentArguments]) -> None:
     """Raise `InvalidOperation` for invalid arguments, independent of the session."""
+    runs, name, scorers = options.get("runs", DEFAULT_RUNS), options.get("name"), options.get("scorers", ())
     check_scorer_names(scorers)
     _check_options(options)
-    _get_direction(metric, scorers)
+    _get_direction(options.get("metric", "cost"), scorers)
+    design, failed_score = options.get("design", "sequential"), options.get("failed_score")
+    if design not in get_args(Design):
+        raise InvalidOperation(f"unknown design {design!r}; designs: {', '.join(get_args(Design))}")
+    if failed_score is not None and not is_value(failed_score):
+        raise InvalidOperation(f"the score of failed runs must be a number, not {failed_score!r}")
+    if runs and len(options.get("places", ())) >= runs:
+        raise InvalidOperation("an experiment needs at least one run of each arm for every place")
     for arm in arms:
         if not isinstance(arm, Arm):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
             raise InvalidOperation(f'an arm is an st.Arm(name="…", prompt="…"), not {describe_value(arm)}')
@@ -486,15 +523,17 @@ def _get_direction(metric: str, scorers: Sequence[Scorer]) -> Better:
     return known[metric]
 
 
-def _check_options(options: ExperimentOptions) -> None:
+def _check_options(options: ExperimentArguments | ExperimentOptions) -> None:
     concurrency, budget = options.get("concurrency", DEFAULT_CONCURRENCY), options.get("budget")
     if concurrency < 1:
         raise InvalidOperation(f"the concurrency must be at least 1, not {concurrency}")
     check_budget(budget)
 
 
-def _check_place(plan: ExperimentPlan, tree: Tree) -> None:
-    if any(arm.prompt is None for arm in plan.arms) and not build_context(tree, plan.at).awaits_answer:
+def _check_places(plan: ExperimentPlan, tree: Tree) -> None:
+    if any(arm.prompt is None for arm in plan.arms) and not all(
+        build_context(tree, place).awaits_answer for place in plan.places or [plan.at]
+    ):
         raise InvalidOperation("this place has no message to answer; give every arm a prompt")
 
 
