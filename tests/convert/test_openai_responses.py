@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseFunctionToolCall, ResponseI
 from pydantic import TypeAdapter
 
 import sessiontree
-from sessiontree.convert.openai_responses import from_openai_responses, to_openai_responses
+from sessiontree.convert.openai_responses import from_openai_responses, restore_items, store_items, to_openai_responses
 from sessiontree.core.conversion_result import ConvertedMessages
 from sessiontree.errors import InvalidOperation
 from tests.convert.conversations import (
@@ -313,3 +313,42 @@ odd_items = st.dictionaries(
 @given(st.lists(odd_items | json_values, max_size=3) | json_values)
 def test_any_json_gives_a_result_or_a_refusal(items: Any) -> None:
     check_any_input(items, from_openai_responses, to_openai_responses)
+
+
+def test_the_text_of_arguments_and_empty_fields_come_back() -> None:
+    part = {"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []}
+    items = [
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{ "a" : 1 }'},
+    ]
+    (body,) = from_openai_responses(items)
+
+    assert restore_items(body.message) == items
+    body.message["content"][1]["arguments"] = {"a": 2}
+    assert restore_items(body.message)[1]["arguments"] == '{"a":2}'
+
+
+def test_items_are_grouped_by_the_message_that_they_become() -> None:
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    odd = {"role": "tool", "content": "x"}
+    result = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
+    user = {"role": "user", "content": "a"}
+
+    stored = store_items([user, call, odd, result, user], ())
+
+    assert [items for _, items in stored] == [[user], [call], [odd], [result], [user]]
+    assert [item for message, _ in stored for item in restore_items(message)] == [user, call, odd, result, user]
+    with pytest.raises(InvalidOperation, match=r"items\[1\]"):
+        store_items([user, {"content": "x"}], ())
+
+
+def test_a_result_gets_the_name_and_the_id_of_an_earlier_call() -> None:
+    ((call, _),) = store_items(
+        [{"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "look", "arguments": "{}"}], ()
+    )
+    result = {"type": "function_call_output", "call_id": "c1", "output": "seen"}
+
+    ((stored, _),) = store_items([result], [call])
+
+    assert (stored["toolCallId"], stored["toolName"]) == ("c1|fc_1", "look")
+    assert restore_items(stored) == [result]

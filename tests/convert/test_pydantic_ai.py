@@ -15,6 +15,7 @@ from pydantic_ai.messages import (
     Citation,
     FilePart,
     ImageUrl,
+    ModelMessage,
     ModelMessagesTypeAdapter,
     ModelRequest,
     ModelResponse,
@@ -31,7 +32,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from sessiontree.convert.pydantic_ai import from_pydantic_ai, to_pydantic_ai
+from sessiontree.convert.pydantic_ai import from_pydantic_ai, restore_pydantic_ai, store_pydantic_ai, to_pydantic_ai
 from sessiontree.core.conversion_result import ConvertedMessages
 from sessiontree.errors import InvalidOperation
 from tests.convert.conversations import (
@@ -303,3 +304,34 @@ odd_messages = st.fixed_dictionaries(
 @given(st.lists(odd_messages | json_values, max_size=3) | json_values)
 def test_any_json_gives_a_result_or_a_refusal(messages: Any) -> None:
     check_any_input(messages, from_pydantic_ai, to_pydantic_ai)
+
+
+def test_times_come_back_to_the_microsecond() -> None:
+    time = datetime(2026, 1, 2, 3, 4, 5, 123456, tzinfo=UTC)
+    history = [
+        ModelRequest(parts=[UserPromptPart("a", timestamp=time)], timestamp=time),
+        ModelResponse(parts=[TextPart("b")], timestamp=time),
+    ]
+    messages = [body.message for body in from_pydantic_ai(history)]
+
+    assert [message for _, message in restore_pydantic_ai(messages)] == history
+
+
+def test_requests_in_a_row_stay_separate_and_have_the_index_of_their_last_message() -> None:
+    results: list[ModelMessage] = [
+        ModelRequest(parts=[ToolReturnPart("look", "1", "c1"), ToolReturnPart("look", "2", "c2")]),
+        ModelRequest(parts=[UserPromptPart("a")]),
+    ]
+    calls: list[ModelMessage] = [
+        ModelResponse(parts=[ToolCallPart("look", {}, "c1", id="fc_1"), ToolCallPart("look", {}, "c2")])
+    ]
+    ((call,),) = store_pydantic_ai(calls, ())
+
+    groups = store_pydantic_ai(results, [call.message])
+
+    assert [len(group) for group in groups] == [2, 1]
+    assert groups[0][0].message["toolCallId"] == "c1|fc_1"
+    assert restore_pydantic_ai([body.message for group in groups for body in group]) == [
+        (1, results[0]),
+        (2, results[1]),
+    ]

@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from enum import Enum
 from typing import Any, NoReturn, cast
@@ -26,9 +26,9 @@ from sessiontree.core.messages import (
     complete_usage,
     extract_text,
     get_role,
+    get_tool_calls,
     is_list,
     is_object,
-    iter_blocks,
 )
 from sessiontree.errors import InvalidOperation
 
@@ -252,7 +252,7 @@ class SentCalls:
         """Return the sent id and the name of the tool for a result."""
         stored = coerce_string(message.get("toolCallId"))
         sent = self._sent.get(stored)
-        return sent.pop(0) if sent else (stored, coerce_string(message.get("toolName")))
+        return sent.pop(0) if sent else (stored.partition("|")[0], coerce_string(message.get("toolName")))
 
 
 # From another SDK
@@ -394,11 +394,15 @@ class BodyReader:
         """Stored call ids, which may have the id of an item behind them, by call id."""
 
     def add(self, message: JsonObject) -> None:
-        for block in iter_blocks(message.get("content")):
-            if block.get("type") == "toolCall":
-                self._names[block["id"]] = block["name"]
-                self._stored_ids[block["id"].partition("|")[0]] = block["id"]
+        self.read_calls([message])
         self.bodies.append(Message(message))
+
+    def read_calls(self, messages: Iterable[JsonObject]) -> None:
+        """Remember the tool calls of stored messages, for the results that follow."""
+        for message in messages:
+            for call in get_tool_calls(message):
+                self._names[call.id] = call.name
+                self._stored_ids[call.id.partition("|")[0]] = call.id
 
     def omit(self, position: str, block: str, reason: str) -> None:
         self.bodies.omitted.append(Omission(block=block, reason=reason, position=position))

@@ -35,10 +35,11 @@ from sessiontree.core.context import Context
 from sessiontree.core.conversion_result import ConvertedBodies, ConvertedMessages
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import coerce_string, get_role, is_list, is_object, iter_blocks
+from sessiontree.errors import InvalidOperation
 
 API = ApiKind.OPENAI_RESPONSES
 
-CALL_FIELDS = ("type", "status", "namespace", "caller", "async")
+CALL_FIELDS = ("type", "status", "namespace", "caller", "async", "arguments")
 RESULT_FIELDS = ("id", "status", "caller", "name", "namespace")
 
 
@@ -51,22 +52,18 @@ def to_openai_responses(context: Context) -> ConvertedMessages:
     previous = ""
     for message in writer.read(context):
         role = get_role(message)
-        match role:
-            case "system":
-                kept = writer.restore_fields(message, ("role", "status"), "system")
-                writer.messages.append({"role": "system", "content": build_system_text(message), **kept})
-            case "assistant":
-                writer.omit_unless(previous != role, role, "OpenAI Responses does not separate answers in a row")
-                writer.add_answer(message)
-            case "toolResult":
-                writer.add_result(message)
-            case _:
-                kept = writer.restore_fields(message, ("status", "phase"), "user")
-                content = message.get("content")
-                sent = content if isinstance(content, str) else writer.build_content(message) or ""
-                writer.messages.append({"role": "user", "content": sent, **kept})
+        if role == previous == "assistant":
+            writer.omit(role, "OpenAI Responses does not separate answers in a row")
+        writer.add(message)
         previous = role
     return writer.messages
+
+
+def restore_items(message: JsonObject) -> list[JsonObject]:
+    """Return the items of one stored message. Nothing is repaired or left out for a request."""
+    writer = _ItemWriter()
+    writer.add(message)
+    return list(writer.messages)
 
 
 class _ItemWriter(MessageWriter):
@@ -77,6 +74,21 @@ class _ItemWriter(MessageWriter):
         self._calls = SentCalls()
         self._custom: set[str] = set()
         """The ids of calls of custom tools, whose results are items of another type."""
+
+    def add(self, message: JsonObject) -> None:
+        match get_role(message):
+            case "system":
+                kept = self.restore_fields(message, ("role", "status"), "system")
+                self.messages.append({"role": "system", "content": build_system_text(message), **kept})
+            case "assistant":
+                self._add_answer(message)
+            case "toolResult":
+                self._add_result(message)
+            case _:
+                kept = self.restore_fields(message, ("status", "phase"), "user")
+                content = message.get("content")
+                sent = content if isinstance(content, str) else self.build_content(message) or ""
+                self.messages.append({"role": "user", "content": sent, **kept})
 
     def build_content(self, message: JsonObject) -> list[JsonObject]:
         """Return the parts of a user message or of a tool result."""
@@ -96,7 +108,7 @@ class _ItemWriter(MessageWriter):
         self.restore_content(message, parts)
         return parts
 
-    def add_answer(self, message: JsonObject) -> None:
+    def _add_answer(self, message: JsonObject) -> None:
         self._calls.start_turn()
         self.restore_fields(message, (), "assistant")
         items: list[JsonObject] = []
@@ -152,14 +164,16 @@ class _ItemWriter(MessageWriter):
         self._calls.add(stored, id, name)
         fields = self.restore_fields(block, CALL_FIELDS, "toolCall")
         call: JsonObject = {"call_id": id, "name": name, **({"id": item} if item else {})}
-        arguments = write_arguments(block.get("arguments"))
+        arguments, text = write_arguments(block.get("arguments")), fields.pop("arguments", None)
+        if isinstance(text, str) and read_arguments(text) == block.get("arguments"):
+            arguments = text
         if fields.get("type") == "custom_tool_call":
             self._custom.add(id)
             return {**call, **fields, "input": arguments}
         done = {"status": "completed"} if item else {}
         return {"type": "function_call", **call, "arguments": arguments, **done, **fields}
 
-    def add_result(self, message: JsonObject) -> None:
+    def _add_result(self, message: JsonObject) -> None:
         id, _ = self._calls.match(message)
         kept = self.restore_fields(message, RESULT_FIELDS, "toolResult")
         content = self.build_content(message)
@@ -201,6 +215,36 @@ def from_openai_responses(
     return reader.bodies
 
 
+def store_items(items: Iterable[Any], earlier: Iterable[JsonObject]) -> list[tuple[JsonObject, list[JsonObject]]]:
+    """Return the stored messages of items, each with the items that it is made of.
+
+    `earlier` are stored messages whose tool calls the results may answer. An item that is malformed, but has a type or
+    a role, is kept as it is. Raises `InvalidOperation` for any other.
+    """
+    reader = _ItemReader("openai")
+    reader.read_calls(earlier)
+    groups: list[list[JsonObject]] = []
+    waiting: list[JsonObject] = []
+    for position, item in read_messages(items, "items"):
+        fields = FieldReader(item, position, "an item")
+        try:
+            reader.read_item(fields)
+        except InvalidOperation:
+            if not isinstance(item.get("type", item.get("role")), str):
+                raise
+            reader.keep_item(fields)
+        if waiting and len(reader.bodies) > len(groups):
+            groups.append(waiting)
+            waiting = []
+        if len(reader.bodies) > len(groups):
+            groups.append([item])
+        else:
+            waiting.append(item)
+    reader.end_answer()
+    groups += [waiting] if waiting else []
+    return [(body.message, group) for body, group in zip(reader.bodies, groups, strict=True)]
+
+
 class _ItemReader(BodyReader):
     """Reads items. Those of an answer become one message."""
 
@@ -238,9 +282,15 @@ class _ItemReader(BodyReader):
                 self._read_result(fields)
                 return
             case str():
-                self.keep_content(self._start_answer(), self._size, fields.value, fields.position)
+                self.keep_item(fields)
+                return
             case _:
                 refuse(f"{fields.position}.type", f"expected the type of the item, not {describe(kind)}")
+        self._size += 1
+
+    def keep_item(self, fields: FieldReader) -> None:
+        """Keep an item that has no form in a stored message, as a part of the answer."""
+        self.keep_content(self._start_answer(), self._size, fields.value, fields.position)
         self._size += 1
 
     def _read_answer_text(self, fields: FieldReader) -> None:
@@ -266,7 +316,7 @@ class _ItemReader(BodyReader):
             match part.get("type"):
                 case "output_text" | "input_text" | "text":
                     block: JsonObject = {"type": "text", "text": part.get_string("text"), **identity}
-                    rest = {name: value for name, value in part.rest.items() if value != []}
+                    rest = {name: value for name, value in part.rest.items() if (name, value) != ("annotations", [])}
                     answer["content"].append(keep_fields(block, API, {**rest, **kept}))
                 case "refusal":
                     block = {"type": "text", "text": part.get_string("refusal"), "refusal": True, **identity}
@@ -290,6 +340,8 @@ class _ItemReader(BodyReader):
         }
         if item and fields.value.get("status") == "completed":
             fields.ignore("status")
+        if write_arguments(block["arguments"]) != text:
+            keep_fields(block, API, {"arguments": text})  # providers cache prompts by their exact text
         return keep_fields(block, API, {**({"type": kind} if is_custom else {}), **fields.rest})
 
     def _read_result(self, fields: FieldReader) -> None:

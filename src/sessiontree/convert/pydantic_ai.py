@@ -54,7 +54,7 @@ from sessiontree.convert.base import (
 )
 from sessiontree.core.context import Context
 from sessiontree.core.conversion_result import ConvertedBodies, ConvertedMessages
-from sessiontree.core.entries import JsonObject
+from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.messages import (
     coerce_number,
     coerce_string,
@@ -196,6 +196,21 @@ def to_pydantic_ai(context: Context) -> ConvertedMessages:
     return writer.messages
 
 
+def restore_pydantic_ai(messages: Sequence[JsonObject]) -> list[tuple[int, ModelMessage]]:
+    """Return stored messages as `ModelMessage` objects, each with the index of the last message that it comes from.
+
+    Nothing is repaired or left out for a request: failed turns and calls without a result are in the list.
+    """
+    writer = _HistoryWriter()
+    ends: list[int] = []
+    for index, message in enumerate(messages):
+        if writer.add(message) > len(ends):
+            ends.append(index)
+        elif get_role(message) != "assistant":
+            ends[-1] = index
+    return list(zip(ends, writer.build(), strict=True))
+
+
 class _HistoryWriter(MessageWriter):
     """Builds messages as objects, then puts kept fields into their JSON form and validates that."""
 
@@ -206,7 +221,8 @@ class _HistoryWriter(MessageWriter):
         """For each message its kept fields, and for each part its kept fields and the content to put back."""
         self._calls = SentCalls()
 
-    def add(self, message: JsonObject) -> None:
+    def add(self, message: JsonObject) -> int:
+        """Add a stored message, and return how many messages there are now. It may join the one before."""
         own = _get_own(message)
         if get_role(message) == "assistant":
             response = self._build_response(message)
@@ -214,7 +230,7 @@ class _HistoryWriter(MessageWriter):
                 self._history.append(response)
             else:
                 self.omit("assistant", "pydantic-ai has no place for an empty answer")
-            return
+            return len(self._history)
         self.restore_fields(message, tuple(own), get_role(message))
         extra: list[JsonObject] = []
         self.restore_content(message, extra)
@@ -224,13 +240,14 @@ class _HistoryWriter(MessageWriter):
         if isinstance(part, ToolReturnPart):
             part.tool_call_id, _ = self._calls.match(message)
         last = self._history[-1] if self._history else None
-        if isinstance(last, ModelRequest) and "request" not in own:
+        if isinstance(last, ModelRequest) and not starts_message(message):
             last.parts = [*last.parts, part]
         else:
             self._history.append(ModelRequest(parts=[part]))
             request = own.get("request")
             self._kept.append((request if is_object(request) else {}, []))
         self._kept[-1][1].append((fields, [{"index": i, "item": b} for i, b in zip(indexes, extra, strict=True)]))
+        return len(self._history)
 
     def _build_response(self, message: JsonObject) -> ModelResponse:
         self._calls.start_turn()
@@ -283,6 +300,11 @@ class _HistoryWriter(MessageWriter):
         except (ValidationError, ValueError):
             self.omit(PROVIDER_DATA, "the fields that were kept for pydantic-ai are not valid")
             return self._history
+
+
+def starts_message(message: JsonObject) -> bool:
+    """Return whether a stored message never joins the request before it."""
+    return get_role(message) == "assistant" or "request" in _get_own(message)
 
 
 def _get_own(owner: JsonObject) -> JsonObject:
@@ -420,6 +442,28 @@ def from_pydantic_ai(messages: Iterable[Any]) -> ConvertedBodies:
     return reader.bodies
 
 
+def store_pydantic_ai(messages: Sequence[ModelMessage], earlier: Iterable[JsonObject]) -> list[list[Message]]:
+    """Return the bodies of each message, in a form that `restore_pydantic_ai` tells apart.
+
+    `earlier` are stored messages whose tool calls the results may answer.
+    """
+    reader = _HistoryReader()
+    reader.read_calls(earlier)
+    ends: list[int] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ModelRequest):
+            reader.read_request(message, f"messages[{index}]", follows_request=True)
+        else:
+            reader.read_response(message, f"messages[{index}]")
+        ends.append(len(reader.bodies))
+    for body in reader.bodies:  # what is missing would be completed from the messages before
+        body.message.setdefault("timestamp", 0)
+        if get_role(body.message) == "assistant":
+            body.message.setdefault("provider", "unknown")
+            body.message.setdefault("model", "unknown")
+    return [list(reader.bodies[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def _validate(messages: Any) -> Iterator[ModelRequest | ModelResponse]:
     if isinstance(messages, str | bytes | dict) or not isinstance(messages, Iterable):
         refuse("messages", f"expected a list, not {describe(messages)}")
@@ -444,11 +488,13 @@ def _dump(message: ModelMessage) -> JsonObject:
 
 
 def _find_difference(original: JsonObject, rebuilt: JsonObject) -> JsonObject:
-    """Return the fields that a message or part has and its stored form does not give. Times are stored anyway."""
+    """Return the fields that a message or part has and its stored form does not give, such as a time that is not
+    in whole milliseconds.
+    """
     return {
         name: value
         for name, value in original.items()
-        if name not in ("timestamp", "parts") and (name not in rebuilt or rebuilt[name] != value)
+        if name != "parts" and (name not in rebuilt or rebuilt[name] != value)
     }
 
 

@@ -1,0 +1,131 @@
+"""What a turn of an agent takes with our adapters, compared with the default store of each framework.
+
+    bench/adapters.py                50 turns of each
+    bench/adapters.py --turns 20
+
+A turn loads the conversation, asks a model that answers at once, and stores the result. Both stores take every turn one
+after the other, so other load on the machine affects them equally. The ratio is the median of the ratios of all turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+Turn = Callable[[int], Awaitable[None]]
+AIM = 1.2
+
+
+class AdapterRow(NamedTuple):
+    """One row of the table: a framework, its default store, and how to make a turn with it and with ours."""
+
+    framework: str
+    default: str
+    prepare: Callable[[Path], tuple[Turn, Turn]]
+
+
+def prepare_pydantic_ai(folder: Path) -> tuple[Turn, Turn]:
+    from pydantic_ai import Agent, Conversation, UsageLimits
+    from pydantic_ai.conversation_store import ConversationStore, InMemoryConversationStore
+    from pydantic_ai.models.test import TestModel
+
+    from sessiontree.adapters.pydantic_ai import TreeConversationStore
+
+    agent = Agent(TestModel(call_tools=["weather"], custom_output_text="It rains. " * 20))
+    agent.tool_plain(lambda city: f"Rain in {city}. " * 20, name="weather")
+
+    def build_turn(store: ConversationStore) -> Turn:
+        async def take_turn(number: int) -> None:
+            conversation = await store.load("c") or Conversation(conversation_id="c")
+            limits = UsageLimits(request_limit=None)
+            await store.save(await agent.run(f"Question {number}", conversation=conversation, usage_limits=limits))
+
+        return take_turn
+
+    return build_turn(InMemoryConversationStore()), build_turn(TreeConversationStore(folder))
+
+
+def prepare_openai_agents(folder: Path) -> tuple[Turn, Turn]:
+    from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
+    from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+
+    from sessiontree.adapters.openai_agents import TreeSession
+
+    class QuickModel(Model):
+        """Calls a tool, then answers."""
+
+        async def get_response(self, system_instructions: Any, input: Any, *args: Any, **options: Any) -> ModelResponse:
+            if input[-1].get("type") == "function_call_output":
+                text = ResponseOutputText(text="It rains. " * 20, type="output_text", annotations=[], logprobs=[])
+                output: list[Any] = [
+                    ResponseOutputMessage(
+                        id="msg_1", content=[text], role="assistant", status="completed", type="message"
+                    )
+                ]
+            else:
+                arguments = '{"city":"Ulm"}'
+                call = f"call_{len(input)}"
+                output = [
+                    ResponseFunctionToolCall(call_id=call, name="weather", arguments=arguments, type="function_call")
+                ]
+            usage = Usage(requests=1, input_tokens=100, output_tokens=10, total_tokens=110)
+            return ModelResponse(output=output, usage=usage, response_id=None)
+
+        def stream_response(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+            raise NotImplementedError
+
+    @function_tool
+    def weather(city: str) -> str:
+        """Return the weather."""
+        return f"Rain in {city}. " * 20
+
+    agent = Agent(name="a", model=QuickModel(), tools=[weather])
+
+    def build_turn(session: Any) -> Turn:
+        async def take_turn(number: int) -> None:
+            await Runner.run(agent, f"Question {number}", session=session, run_config=RunConfig(tracing_disabled=True))
+
+        return take_turn
+
+    return build_turn(SQLiteSession("s", folder / "sessions.db")), build_turn(TreeSession("s", folder))
+
+
+ROWS = [
+    AdapterRow("pydantic-ai", "InMemoryConversationStore", prepare_pydantic_ai),
+    AdapterRow("OpenAI Agents SDK", "SQLiteSession", prepare_openai_agents),
+]
+
+
+async def measure(row: AdapterRow, turns: int) -> tuple[float, float, float]:
+    """Return the median seconds of a turn with the default store and with ours, and the median of their ratios."""
+    with tempfile.TemporaryDirectory() as folder:
+        sides = row.prepare(Path(folder))
+        times: list[list[float]] = [[], []]
+        for number in range(turns):
+            for side in (0, 1) if number % 2 else (1, 0):
+                start = perf_counter()
+                await sides[side](number)
+                times[side].append(perf_counter() - start)
+        ratios = [ours / default for default, ours in zip(*times, strict=True)]
+        return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=50)
+    turns = parser.parse_known_args()[0].turns
+    print(f"A turn with the adapters, after up to {turns} turns (aim: at most {AIM} times)")
+    for row in ROWS:
+        default, ours, ratio = asyncio.run(measure(row, turns))
+        figures = f"{row.default} {default * 1000:.1f} ms, ours {ours * 1000:.1f} ms, ratio {ratio:.2f}"
+        print(f"  {row.framework:20} {figures}{'' if ratio <= AIM else '  MISSED'}")
+
+
+if __name__ == "__main__":
+    main()
