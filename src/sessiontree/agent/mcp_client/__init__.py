@@ -1,0 +1,1 @@
+"""The MCP client: servers that agents use, their connections, and their tools as tools of the agent."""

@@ -1,0 +1,101 @@
+"""Add and remove tables of `config.toml` as text, so that comments and everything else stay as they are.
+
+The new text is parsed before it is written. If it does not mean exactly the old configuration with this change, the
+file is not touched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import msgspec
+
+from sessiontree.config import ConfigError, load_config, normalize_mcp_name, parse_toml
+from sessiontree.home import CONFIG_NAME, get_home
+from sessiontree.regular_file import read_regular_file
+from sessiontree.store.files import make_private_directory, write_private
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]#]+?)\s*\]\]?\s*(#.*)?")
+
+
+def add_mcp_server(name: str, values: dict[str, Any]) -> str:
+    """Add an MCP server to `config.toml`, and return the path of the file. Raises `ConfigError`."""
+    path, text, before = _read()
+    after = _copy(before)
+    servers = after.setdefault("mcp", {}).setdefault("servers", {})
+    for other in servers:
+        if normalize_mcp_name(other) == normalize_mcp_name(name):
+            raise ConfigError(path, f"mcp.servers.{other}", "exists already; remove it first")
+    servers[name] = values
+    lines = [f"[mcp.servers.{_quote(name)}]", *(f"{key} = {_format(value)}" for key, value in values.items())]
+    _write(path, f"{text.rstrip()}\n\n".lstrip("\n") + "\n".join(lines) + "\n", after)
+    return path
+
+
+def remove_mcp_server(name: str) -> str:
+    """Remove an MCP server from `config.toml`, and return the path of the file. Raises `ConfigError`."""
+    path, text, before = _read()
+    after = _copy(before)
+    servers = after.get("mcp", {}).get("servers", {})
+    if name not in servers:
+        raise ConfigError(path, f"mcp.servers.{name}", f"no such server; servers: {', '.join(servers) or 'none'}")
+    del servers[name]
+    own = {f"mcp.servers.{name}", f"mcp.servers.{_quote(name)}"}
+    kept: list[str] = []
+    is_inside = False
+    for line in text.splitlines(keepends=True):
+        header = _HEADER.fullmatch(line.rstrip("\n"))
+        if header is not None:
+            is_inside = any(header[1] == table or header[1].startswith(f"{table}.") for table in own)
+        if not is_inside:
+            kept.append(line)
+    _write(path, "".join(kept), after)
+    return path
+
+
+def _read() -> tuple[str, str, dict[str, Any]]:
+    load_config()  # an invalid file is reported, and not made worse
+    path = os.path.join(get_home(), CONFIG_NAME)
+    try:
+        raw = read_regular_file(path)
+    except FileNotFoundError:
+        return path, "", {}
+    return path, raw.decode(), parse_toml(path, raw)
+
+
+def _write(path: str, text: str, expected: dict[str, Any]) -> None:
+    found = parse_toml(path, text.encode())
+    if _drop_empty(found) != _drop_empty(expected):
+        raise ConfigError(path, "mcp.servers", "cannot be changed without changing other settings; edit it by hand")
+    make_private_directory(os.path.dirname(path))
+    write_private(path, text.encode())
+
+
+def _drop_empty(table: Any) -> Any:
+    """Return the tables without empty ones: removing the last server may remove the table of all."""
+    if not isinstance(table, dict):
+        return table
+    inner: dict[str, Any] = {key: _drop_empty(value) for key, value in table.items()}  # pyright: ignore[reportUnknownVariableType]
+    return {key: value for key, value in inner.items() if value != {}}
+
+
+def _copy(table: dict[str, Any]) -> dict[str, Any]:
+    from copy import deepcopy
+
+    return deepcopy(table)
+
+
+def _quote(text: str) -> str:
+    """Return a TOML string. It is a JSON string, except for one character."""
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, dict):
+        items = ", ".join(f"{_quote(key)} = {_format(item)}" for key, item in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return f"{{ {items} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_format, value))}]"  # pyright: ignore[reportUnknownArgumentType]
+    return _quote(value) if isinstance(value, str) else msgspec.json.encode(value).decode()

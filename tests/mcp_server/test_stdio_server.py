@@ -1,0 +1,226 @@
+"""The server as a real process, with the client of the SDK and the client of fastmcp."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.messages import assistant, user
+from sessiontree.mcp_server.session_access import SessionAccess
+from sessiontree.session import Session
+
+KEY = "sk-ant-api03-" + "Ab3dEf9h" * 11 + "-AAAA"
+READING = ["search_sessions", "list_sessions", "list_branches", "read_path", "read_entry", "compare_branches"]
+WRITING = ["label_entry", "fork_session", "append_note"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def session(project: Path) -> Iterator[Session]:
+    with st.create("cache") as made:
+        made.append(user("How do I cache the parser?"))
+        start = made.append(assistant(f"Use a dictionary. The key is {KEY}."))
+        made.append(user("Try something else"))
+        made.create_branch("redis", at=start, current=False).append(assistant("Use redis as a cache."))
+        made.label(start, "start")
+        yield made
+
+
+@pytest.fixture
+def foreign_session(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    other = tmp_path / "other"
+    other.mkdir()
+    with st.create("elsewhere", cwd=other) as made:
+        made.append(user("A cache in another folder"))
+        return made.id
+
+
+def build_parameters(*options: str) -> Any:
+    from mcp.client.stdio import StdioServerParameters
+
+    env = {name: os.environ[name] for name in ("HOME", "SESSIONTREE_HOME", "PATH")}
+    return StdioServerParameters(
+        command=sys.executable, args=["-m", "sessiontree", "mcp", "serve", *options], env=env, cwd=os.getcwd()
+    )
+
+
+def connect(*options: str) -> Any:
+    from mcp.client.client import Client
+
+    return Client(build_parameters(*options))
+
+
+def assistant_call(name: str, arguments: dict[str, Any]) -> Any:
+    return assistant([{"type": "toolCall", "id": "c1", "name": name, "arguments": arguments}])
+
+
+def get_text(result: Any) -> str:
+    return "\n".join(block.text for block in result.content)
+
+
+async def test_a_client_searches_and_reads_without_secrets(session: Session, foreign_session: str) -> None:
+    async with connect() as client:
+        tools = (await client.list_tools()).tools
+        found = await client.call_tool("search_sessions", {"query": "cache"})
+        path = await client.call_tool("read_path", {"session": "cache", "place": "start"})
+        by_key = await client.call_tool("search_sessions", {"query": "key"})
+
+        assert [tool.name for tool in tools] == READING
+        assert all(tool.annotations.read_only_hint for tool in tools)
+        matches = found.structured_content["matches"]
+        assert [(item["branch"], item["inContext"], item["role"]) for item in matches] == [
+            ("redis", False, "assistant"),
+            ("main", True, "user"),
+            ("main", False, "session_info"),
+        ]
+        assert {item["session"] for item in matches} == {session.id}
+        assert "branch redis, not in context: Use redis as a cache." in get_text(found)
+        assert [item["role"] for item in path.structured_content["entries"]][1:] == ["user", "assistant"]
+        assert "[start]" in get_text(path)
+        for result in (path, by_key):
+            assert KEY not in result.model_dump_json()
+            assert "[redacted token]" in get_text(result)
+
+
+def test_a_search_does_not_confirm_guesses_of_a_secret(session: Session) -> None:
+    session.append(assistant_call("login", {"password": "hunter2-Qx7"}))
+    access = SessionAccess(os.getcwd())
+
+    for guess in (KEY[:20], KEY[20:40], "hunter2", "dictionary " + KEY[:16]):
+        assert access.search(guess, limit=1) == {"matches": [], "nextOffset": None}
+    assert len(access.search("dictionary")["matches"]) == 1
+    assert len(access.search("login")["matches"]) == 1
+    assert len(access.search("role:user")["matches"]) == 2
+
+
+def test_matches_in_secrets_do_not_use_up_a_page(session: Session) -> None:
+    for _ in range(3):
+        session.append(user(f"Again {KEY}"))
+
+    found = SessionAccess(os.getcwd()).search("sk", limit=1)
+
+    assert [item["snippet"] for item in found["matches"]] == []
+    session.append(user("ask me"))
+    session.append(user(f"Again {KEY}"))
+    found = SessionAccess(os.getcwd()).search("sk", limit=1)
+    assert [item["snippet"] for item in found["matches"]] == ["ask me"]
+    assert found["nextOffset"] is None
+
+
+def test_a_first_message_that_is_cut_off_inside_a_secret_does_not_show_its_start(project: Path) -> None:
+    with st.create() as made:
+        made.append(user("word " * 36 + KEY))
+
+    (listed,) = SessionAccess(os.getcwd()).list_sessions()["sessions"]
+
+    assert listed["firstMessage"] == ("word " * 36).strip() + "…"
+
+
+async def test_errors_are_redacted(session: Session) -> None:
+    async with connect() as client:
+        missing = await client.call_tool("read_path", {"session": "cache", "place": KEY})
+        with pytest.raises(Exception, match="redacted") as raised:
+            await client.read_resource(f"sessiontree://sessions/{KEY}")
+
+    assert missing.is_error
+    assert KEY not in get_text(missing) + str(raised.value)
+    assert "[redacted token]" in get_text(missing)
+
+
+async def test_the_client_of_fastmcp_reads_resources_and_compares(session: Session) -> None:
+    from fastmcp import Client
+    from fastmcp.client.transports import StdioTransport
+
+    given = build_parameters()
+    transport = StdioTransport(given.command, given.args, env=given.env, cwd=str(given.cwd))
+    async with Client(transport) as client:
+        listed = await client.list_resources()
+        templates = await client.list_resource_templates()
+        whole = await client.read_resource(f"sessiontree://sessions/{session.id}")
+        entry = await client.read_resource(f"sessiontree://sessions/{session.id}/entries/{session.head.leaf}")
+        compared = await client.call_tool(
+            "compare_branches", {"session": "@", "places": ["main", "redis"], "metric": "entries"}
+        )
+        branches = await client.call_tool("list_branches", {"session": session.id[-8:]})
+
+    assert f"sessiontree://sessions/{session.id}" in {str(resource.uri) for resource in listed}
+    assert len(templates) == 2
+    assert "How do I cache the parser?" in whole[0].text
+    assert KEY not in whole[0].text
+    assert "Try something else" in entry[0].text
+    assert [item["name"] for item in compared.structured_content["branches"]] == ["main", "redis"]
+    assert [item["name"] for item in branches.structured_content["branches"]] == ["main", "redis"]
+    assert branches.structured_content["labels"][0]["label"] == "start"
+
+
+async def test_sessions_of_other_folders_exist_only_with_all(session: Session, foreign_session: str) -> None:
+    async with connect() as client:
+        hidden = await client.call_tool("read_path", {"session": foreign_session})
+        as_path = await client.call_tool("read_path", {"session": str(session.file)})
+    async with connect("--all") as client:
+        shown = await client.call_tool("read_path", {"session": foreign_session})
+        found = await client.call_tool("search_sessions", {"query": "cache"})
+
+    assert hidden.is_error
+    assert "not found; list_sessions shows the sessions in this folder" in get_text(hidden)
+    assert as_path.is_error
+    assert "A cache in another folder" in get_text(shown)
+    assert foreign_session in {item["session"] for item in found.structured_content["matches"]}
+
+
+async def test_writing_needs_the_option_and_two_clients_write_at_once(session: Session) -> None:
+    before = session.store.read_end()
+    async with connect() as client:
+        refused = await client.call_tool("append_note", {"session": "cache", "text": "no"})
+        assert refused.is_error
+        assert session.store.read_end() == before
+    async with connect("--allow-write") as one, connect("--allow-write") as two:
+        assert [tool.name for tool in (await one.list_tools()).tools] == READING + WRITING
+        for number in range(3):
+            for client in (one, two):
+                done = await client.call_tool("append_note", {"session": "cache", "text": f"note {number}"})
+                assert not done.is_error, get_text(done)
+        labelled = await two.call_tool("label_entry", {"session": "cache", "place": "HEAD", "label": "end"})
+        forked = await one.call_tool("fork_session", {"session": "cache", "place": "start", "name": "again"})
+
+    session.refresh()
+    texts = [entry.body.content for entry in session.head.path() if entry.type == "custom_message"]  # type: ignore[attr-defined]
+    assert texts == [f"note {number}" for number in range(3) for _ in "ab"]
+    assert labelled.structured_content["label"] == "end"
+    with st.open(forked.structured_content["session"]) as copy:
+        assert copy.name == "again"
+        assert len([entry for entry in copy.head.path() if entry.type == "message"]) == 2
+
+
+@contextmanager
+def run_raw(*lines: str) -> Iterator[tuple[list[str], int]]:
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, "-m", "sessiontree", "mcp", "serve"],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    yield done.stdout.splitlines(), done.returncode
+
+
+def test_rubbish_on_standard_input_is_an_error_and_the_server_ends_with_its_input(session: Session) -> None:
+    with run_raw("rubbish", '{"jsonrpc": "2.0", "id": 1, "method": "nope"}') as (answers, code):
+        assert code == 0
+        assert all(line.startswith("{") for line in answers)
+        assert any('"id":1' in line and '"error"' in line for line in answers)
