@@ -1,0 +1,136 @@
+"""`sessiontree acp` beside the npm packages of the protocol: its JSON schemas, and a real headless client.
+
+Run by `make test-peers`. The model is on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+import acp
+import sessiontree as st
+from tests.acp.conftest import here as here
+from tests.acp.conftest import server as server
+from tests.acp.editor import COMMAND, start_editor
+from tests.model.fake_server import Answer, FakeServer, calls, slow
+from tests.peers.acp_packages import ProtocolSchema, fetch_packages
+from tests.peers.fetch_pi import NodeMissing
+
+pytestmark = pytest.mark.peers
+
+SCRATCH = Path(__file__).parents[2] / ".peers"
+SECONDS = 120
+DENIED = 5
+"""The exit code of acpx after it denied all permission questions of a prompt."""
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture(scope="module")
+def modules() -> Path:
+    try:
+        return fetch_packages(SCRATCH)
+    except NodeMissing as reason:
+        lacking = pytest.fail if os.environ.get("CI") else pytest.skip
+        lacking(str(reason))
+
+
+async def test_every_message_of_the_agent_matches_the_schema_of_the_npm_sdk(
+    modules: Path, server: FakeServer, here: Path
+) -> None:
+    (here / "a.txt").write_text("content")
+    server.add(
+        Answer(text="Hello.", thinking="Let me see."),
+        calls(
+            ("c1", "read", {"path": "a.txt", "offset": 1}),
+            ("c2", "edit", {"path": "a.txt", "old_text": "content", "new_text": "changed"}),
+            ("c3", "write", {"path": "b.txt", "content": "new"}),
+            ("c4", "bash", {"command": "ls"}),
+            ("c5", "nothing", {"x": [1, None]}),
+        ),
+        "Done.",
+        calls(("c1", "bash", {"command": "rm a.txt"})),
+        "Refused.",
+        slow(),
+    )
+    async with start_editor(cwd=here, fs=True, terminal=True) as editor:
+        session = await editor.open(here)
+        await editor.prompt(session, "Hello", acp.image_block(PNG, "image/png"))
+        await editor.prompt(session, "Work")
+        editor.choose = "no"
+        await editor.prompt(session, "Remove")
+        for line in ("/tree", "/name My work", "/permissions read-only", "/nothing"):
+            await editor.prompt(session, line)
+        asking = asyncio.create_task(editor.prompt(session, "Count"))
+        await editor.wait_for(lambda: "word" in editor.read_text())
+        await editor.connection.cancel(session_id=session)
+        await asking
+        await editor.connection.set_session_mode(session_id=session, mode_id="ask")
+        await editor.connection.set_config_option(session_id=session, config_id="thinking", value="high")
+        forked = (await editor.connection.fork_session(session_id=session, cwd=str(here))).session_id
+        await editor.connection.close_session(session_id=session)
+        await editor.connection.load_session(cwd=str(here), session_id=session, mcp_servers=[])
+        await editor.connection.resume_session(cwd=str(here), session_id=forked)
+        await editor.connection.list_sessions()
+        await editor.connection.authenticate(method_id="api-key")
+        await editor.request("session/delete", {"sessionId": forked})
+
+    schema = ProtocolSchema(modules)
+    for kind, method, value in editor.messages:
+        schema.validate(kind, method, value)
+    assert len({(kind, method) for kind, method, _ in editor.messages}) >= 19
+    with pytest.raises(jsonschema_rs.ValidationError):
+        schema.validate("request", "session/update", {"sessionId": session, "update": {"sessionUpdate": "tool_call"}})
+
+
+def run_acpx(modules: Path, cwd: Path, *arguments: str, code: int = 0) -> list[Any]:
+    """Run the headless client with our agent, and return its output as JSON."""
+    command = [
+        str(modules / ".bin/acpx"), "--agent", shlex.join(COMMAND), "--cwd", str(cwd),
+        "--format", "json", "--ttl", "1", *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_a_real_headless_client_creates_a_session_prompts_and_gets_tool_calls(
+    modules: Path, server: FakeServer, here: Path
+) -> None:
+    (here / "a.txt").write_text("content of a")
+    edit = {"path": "a.txt", "old_text": "content", "new_text": "text"}
+    server.add(
+        "Hello.",
+        calls(("c1", "edit", edit), text="I edit."),
+        "Edited.",
+        calls(("c2", "bash", {"command": "ls"})),
+        "No.",
+    )
+
+    run_acpx(modules, here, "sessions", "new")
+    answers = [
+        run_acpx(modules, here, "--approve-all", "prompt", "Hi"),
+        run_acpx(modules, here, "--approve-all", "prompt", "Edit a.txt"),
+        run_acpx(modules, here, "--deny-all", "prompt", "Run ls", code=DENIED),
+    ]
+    run_acpx(modules, here, "set-mode", "read-only")
+
+    chunks = [message["params"]["update"] for message in answers[0] if message.get("method") == "session/update"]
+    texts = [chunk["content"]["text"] for chunk in chunks if chunk["sessionUpdate"] == "agent_message_chunk"]
+    assert "".join(texts) == "Hello."
+    assert (here / "a.txt").read_text() == "text of a"
+    assert "a.txt" in json.dumps(answers[1])
+    (summary,) = st.sessions(all=True)
+    with st.open(summary.id) as session:
+        texts = [entry.text for entry in session.head.path() if entry.role == "assistant"]
+        results = [entry.text for entry in session.head.path() if entry.role == "toolResult"]
+    assert (texts[0], texts[-1]) == ("Hello.", "No.")
+    assert "denied by the user" in results[-1]
