@@ -23,10 +23,17 @@ from typing import Any
 
 from msgspec import Struct
 
+from sessiontree.agent.mcp_client.server_specs import (
+    MAX_PROJECT_FILE_BYTES,
+    describe_all_settings,
+    find_project_file,
+    parse_project_file,
+)
 from sessiontree.agent.permission_rules import RuleSet, parse_project_rules
+from sessiontree.agent.tools.file_access import find_project_folders
 from sessiontree.config import ConfigError
 from sessiontree.core.sanitize import escape_line
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import FormatError, SessionTreeError
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.extensions.project_trust import (
     EXTENSIONS,
@@ -38,8 +45,19 @@ from sessiontree.extensions.project_trust import (
     find_project_root,
     locate_extension,
     read_extension_files,
+    wrap_server_file,
 )
 from sessiontree.extensions.prompt_files import build_prompt_command
+from sessiontree.extensions.skills import (
+    Skill,
+    SkillFiles,
+    build_skill_list,
+    build_skill_tool,
+    list_project_folders,
+    list_user_folders,
+    parse_skill,
+    read_skill_files,
+)
 from sessiontree.home import get_home
 from sessiontree.hooks.events import Notice, SessionShutdown, SessionStart
 from sessiontree.regular_file import read_regular_file
@@ -109,6 +127,18 @@ class _Loader(SourceFileLoader):
         return self._files[path]
 
 
+class TrustQuestion(Struct, frozen=True, kw_only=True):
+    """What the user is asked to trust."""
+
+    items: list[str]
+    what: str = "extensions"
+    title: str = "Trust this project and run its extensions?"
+
+    @property
+    def more(self) -> str:
+        return " and prompts" if self.what == "extensions" else ""
+
+
 GROUP = "sessiontree.extensions"
 """The entry point group of installed packages."""
 
@@ -147,6 +177,8 @@ class ExtensionLoader:
         self._installed = installed
         self._named_files = {} if content is None else content.files
         self._prompt_removers: dict[str, Callable[[], None]] = {}
+        self._server_removers: list[Callable[[], None]] = []
+        self._skill_removers: list[Callable[[], None]] = []
         self._remove_restriction: Callable[[], None] = lambda: None
         self._reported_untrusted: set[str] = set()
         """Digests of content that was already reported as untrusted."""
@@ -161,6 +193,8 @@ class ExtensionLoader:
             files = self._named_files if found.path in self._named_files else None
             await self._set_up(found.name, found.path, ExtensionModule(found.name, found.path, files))
         await self._load_project()
+        await self._load_project_servers()
+        await self._load_skills()
         return [*(extension.name for extension in self.loaded), *(f"/{name}" for name in self._prompt_removers)]
 
     @property
@@ -179,6 +213,11 @@ class ExtensionLoader:
         for off in self._prompt_removers.values():
             off()
         self._prompt_removers.clear()
+        while self._server_removers:
+            self._server_removers.pop()()
+        for off in self._skill_removers:
+            off()
+        self._skill_removers.clear()
         self._remove_restriction()
 
     async def reload(self) -> list[str]:
@@ -239,7 +278,35 @@ class ExtensionLoader:
             self._report(f"{path}: a project can only restrict permissions; its `allow` rules are ignored", "warning")
         self._remove_restriction = permissions.restrict(mode, rules)
 
-    async def _check_trust(self, content: ExtensionFiles) -> bool:
+    async def _load_project_servers(self) -> None:
+        """Add the MCP servers of the project's `.mcp.json`, if the user trusts exactly these."""
+        pool, path = self._controller.options.mcp, find_project_file(self._controller.cwd)
+        if pool is None or path is None:
+            return
+        try:
+            raw = read_regular_file(path, MAX_PROJECT_FILE_BYTES)
+            servers = parse_project_file(path, raw)
+        except OSError as error:
+            self._report(f"{path}: {error.strerror or error}")
+            return
+        except ConfigError as error:
+            self._report(f"{error}; its MCP servers are not used")
+            return
+        content = wrap_server_file(path, raw)
+        question = TrustQuestion(
+            what="MCP servers",
+            title="Trust this project and start its MCP servers?",
+            items=[f"{server.name}: {describe_all_settings(server)}" for server in servers],
+        )
+        if servers and await self._check_trust(content, question):
+            for server in servers:
+                try:
+                    self._server_removers.append(pool.add(server))
+                except SessionTreeError as error:
+                    self._report(f"{path}: {error}", "warning")
+
+    async def _check_trust(self, content: ExtensionFiles, question: TrustQuestion | None = None) -> bool:
+        question = question or TrustQuestion(items=[os.path.relpath(path, content.root) for path in content.files])
         trust = TrustStore(get_home())
         try:
             if trust.is_trusted(content):
@@ -248,11 +315,11 @@ class ExtensionLoader:
                 if content.digest not in self._reported_untrusted:
                     self._reported_untrusted.add(content.digest)
                     why = "you have not trusted it; run `sessiontree` in that project to review it"
-                    self._report(f"extensions in {escape_line(content.root)} are not loaded: {why}", "warning")
+                    self._report(f"{question.what} in {escape_line(content.root)} are not loaded: {why}", "warning")
                 return False
-            names = "\n".join(f"  {escape_line(os.path.relpath(path, content.root))}" for path in content.files)
-            text = f"{escape_line(content.root)} has new or changed extensions and prompts:\n{names}"
-            if not await self._controller.ui.confirm("Trust this project and run its extensions?", text):
+            names = "\n".join(f"  {escape_line(item)}" for item in question.items)
+            text = f"{escape_line(content.root)} has new or changed {question.what}{question.more}:\n{names}"
+            if not await self._controller.ui.confirm(question.title, text):
                 return False
             trust.add(content)
         except SessionTreeError as error:
@@ -271,6 +338,47 @@ class ExtensionLoader:
                 )
             except SessionTreeError as error:
                 self._report(f"{path}: {str(error).removeprefix(f'{path}: ')}", "warning")
+
+    # Skills
+
+    async def _load_skills(self) -> None:
+        """List the skills of the user and of the project to the model, and add the tool that loads them."""
+        if not self._controller.tools:  # without tools, the model cannot load any
+            return
+        found = read_skill_files(list_user_folders(get_home()))
+        top = find_project_folders(self._controller.cwd)[0]
+        project = SkillFiles(files={})
+        if os.path.realpath(top) != os.path.realpath(os.path.expanduser("~")):  # those are skills of the user
+            project = read_skill_files(list_project_folders(top), within=top)
+        for problem in (*found.problems, *project.problems):
+            self._report(problem, "warning")
+        files = dict(found.files)
+        content = ExtensionFiles(root=top, files=project.files, kind="skills")
+        question = TrustQuestion(
+            what="skills",
+            title="Trust this project and use its skills?",
+            items=[os.path.relpath(path, top) for path in project.files],
+        )
+        if project.files and await self._check_trust(content, question):
+            files |= project.files
+        skills: dict[str, Skill] = {}
+        for path, data in files.items():
+            try:
+                skill = parse_skill(path, data)
+            except FormatError as error:
+                self._report(f"the skill is not loaded: {error}", "warning")
+                continue
+            known = skills.setdefault(skill.name, skill)
+            if known is not skill and known.text != skill.text:
+                self._report(f"{path} is not loaded: {known.path} has the same name", "warning")
+        if skills:
+            listed = list(skills.values())
+            try:
+                self._skill_removers.append(self._controller.add_tool(build_skill_tool(listed)))
+            except SessionTreeError as error:  # an extension has a tool of this name
+                self._report(f"skills are not loaded: {error}", "warning")
+                return
+            self._skill_removers.append(self._controller.add_system_part(build_skill_list(listed)))
 
     # Setup
 

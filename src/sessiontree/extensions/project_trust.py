@@ -50,6 +50,8 @@ class ExtensionFiles(Struct, frozen=True, kw_only=True):
     """By absolute path, in order."""
     problems: tuple[str, ...] = ()
     """Files that could not be read, and why."""
+    kind: str = ""
+    """What it is, if a project has other content that is trusted separately."""
 
     @property
     def digest(self) -> str:
@@ -92,6 +94,11 @@ def read_extension_files(root: str) -> ExtensionFiles:
     Compiled files are ignored. Links are followed, and their targets are read like other files.
     """
     return _read_files(root, _list_paths(root))
+
+
+def wrap_server_file(path: str, raw: bytes) -> ExtensionFiles:
+    """Return the bytes of a `.mcp.json` as content to trust, separate from the extensions of the project."""
+    return ExtensionFiles(root=os.path.dirname(path), files={path: raw}, kind="mcp")
 
 
 def _read_files(root: str, paths: Iterable[str]) -> ExtensionFiles:
@@ -201,4 +208,5 @@ class TrustStore:
 
 
 def _get_key(content: ExtensionFiles) -> str:
-    return os.path.realpath(content.root)
+    root = os.path.realpath(content.root)
+    return f"{root}#{content.kind}" if content.kind else root

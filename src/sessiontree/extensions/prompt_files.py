@@ -26,6 +26,10 @@ _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTI
 _PLACEHOLDER = re.compile(r"\$(?:([1-9])(?!\d)|@|ARGUMENTS\b)")
 
 
+_BLOCK_MARKS = (">", "|", ">-", "|-", ">+", "|+")
+"""Values that start on the next line, in YAML."""
+
+
 class PromptFile(Struct, frozen=True, kw_only=True):
     text: str
     description: str = ""
@@ -47,21 +51,35 @@ class PromptFile(Struct, frozen=True, kw_only=True):
 
 def parse_prompt_file(path: str, data: bytes) -> PromptFile:
     """Parse a prompt file. Raises `FormatError`."""
+    values, text = split_front_matter(path, data)
+    return PromptFile(text=text, description=values.get(KEYS[0], ""), argument_hint=values.get(KEYS[1], ""))
+
+
+def split_front_matter(path: str, data: bytes, *, strict: bool = True) -> tuple[dict[str, str], str]:
+    """Return the values at the top of a Markdown file, and its text. Raises `FormatError`, also for an empty text.
+
+    Without `strict`, values may continue on indented lines, as in YAML, and lines of other forms are ignored.
+    """
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FormatError(path, "not valid UTF-8") from error
     front = _FRONT.match(text)
     values: dict[str, str] = {}
-    for line in front[1].splitlines() if front else ():
+    last = ""
+    for line in front[1].split("\n") if front else ():
         key, colon, value = line.partition(":")
-        if line.strip() and not colon:
+        if not strict and line[:1] in (" ", "\t"):
+            values[last] = " ".join(filter(None, [values.get(last, ""), line.strip()]))
+            continue
+        if not colon and strict and line.strip():
             raise FormatError(path, f"{line.strip()!r} in the front matter is not `key: value`")
-        values[key.strip()] = _strip_quotes(value.strip())
+        last = key.strip()
+        values[last] = "" if not strict and value.strip() in _BLOCK_MARKS else _strip_quotes(value.strip())
     body = (text[front.end() :] if front else text).strip()
     if not body:
-        raise FormatError(path, "the prompt is empty")
-    return PromptFile(text=body, description=values.get(KEYS[0], ""), argument_hint=values.get(KEYS[1], ""))
+        raise FormatError(path, "the prompt is empty" if strict else "the file is empty")
+    return values, body
 
 
 def _strip_quotes(value: str) -> str:
