@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench lint types coverage strace chromium postgres bubblewrap clean
+.PHONY: help demo test test-peers torture bench build lint types coverage strace chromium postgres bubblewrap clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,7 +71,7 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	@touch $@
 
 torture: $(VENV)/.installed-torture strace chromium postgres  ## The reliability tests many times over: about an hour
-	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
+	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/files tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.
 bench/.venv-peers/.installed: bench/peers.txt
@@ -85,6 +85,13 @@ bench/.venv-peers/.installed: bench/peers.txt
 bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peers; ARGS=--quick takes two minutes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers || echo "bench: no Node for pi"
 	@$(BIN)/python bench/run.py $(ARGS)
+	@$(BIN)/python bench/adapters.py
+
+build: $(VENV)/.installed  ## Make the sdist and the wheel in dist/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
+	@rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) .peers .models bench/data bench/.venv-peers .coverage* .hypothesis
