@@ -1,5 +1,7 @@
 import copy
+import importlib
 import pickle
+import pkgutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -10,7 +12,9 @@ import pytest
 from msgspec import Struct
 
 import sessiontree as st
+from sessiontree.acp.editor_client import EditorError, EditorRefusal
 from sessiontree.agent.loop import RunStopped
+from sessiontree.agent.mcp_client.server_specs import McpServerError
 from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.sandbox import SandboxUnavailable
 from sessiontree.agent.structured_output import InvalidOutput
@@ -33,6 +37,7 @@ from sessiontree.errors import (
 )
 from sessiontree.extensions.project_trust import ExtensionError
 from sessiontree.files.git_command import SnapshotError, SnapshotsUnavailable
+from sessiontree.files.restore import NothingRestored
 from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
@@ -68,6 +73,10 @@ ONE_OF_EACH = [
     SwarmFailed("nobody is left"),
     SnapshotError("git write-tree failed with code 128"),
     SnapshotsUnavailable("no snapshots of /"),
+    NothingRestored("the disk is full"),
+    McpServerError("docs", "it ended with code 1"),
+    EditorError("the editor is gone"),
+    EditorRefusal("the editor refused to write a.txt"),
     NeedsEarlierLines("cannot use a.jsonl from a signal handler during a write"),
     BudgetExhausted("p:m", "the budget is used up: 3 of 2 tokens"),
 ]
@@ -79,7 +88,11 @@ def list_classes(base: type[Exception] = SessionTreeError) -> Iterator[type[Exce
         yield from list_classes(kind)
 
 
-def test_every_error_class_has_an_example_below() -> None:
+def test_every_error_class_has_an_example_above() -> None:
+    for module in pkgutil.walk_packages(st.__path__, "sessiontree."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
     public = {kind for kind in list_classes() if kind.__module__.startswith("sessiontree.") and kind.__name__[0] != "_"}
 
     assert public == {type(error) for error in ONE_OF_EACH}
