@@ -19,7 +19,9 @@ from typing import Any
 import msgspec
 
 import sessiontree as st
+from sessiontree.core.outline import lay_out, run_steps, survey_tree
 from sessiontree.core.timestamps import format_timestamp
+from sessiontree.core.tree_rows import build_window
 from sessiontree.library import catalog
 from sessiontree.store.jsonl import JsonlStore
 
@@ -46,6 +48,17 @@ def open_tree(file: str) -> dict[str, Any]:
     seconds = perf_counter() - start
     added = memory("VmHWM") - before
     return {"seconds": seconds, "entries": entries, "leaf": leaf, "peak": added, "kept": memory("VmRSS") - before}
+
+
+def tree_window(file: str) -> dict[str, Any]:
+    """Build the rows around the leaf, and lay out the whole tree, of a session that is loaded."""
+    tree, leaf = (session := st.open(file, read_only=True)).tree, session.heads.leaf
+    tree.load()
+    start = perf_counter()
+    rows = len(build_window(tree, leaf, "default", leaf, 1000).rows)
+    middle = perf_counter()
+    whole = len(run_steps(lay_out(run_steps(survey_tree(tree, leaf)), "default")))
+    return {"seconds": middle - start, "whole": perf_counter() - middle, "rows": rows, "of": whole}
 
 
 def append(file: str, count: int, durability: str, group: int, scratch: str) -> dict[str, Any]:
@@ -330,7 +343,8 @@ def memory(key: str) -> float:
 
 
 TASKS: dict[str, Callable[..., dict[str, Any]]] = {
-    task.__name__: task for task in (context, open_tree, append, append_far, first_prompt, agent_turns, fork, sessions)
+    task.__name__: task
+    for task in (context, open_tree, tree_window, append, append_far, first_prompt, agent_turns, fork, sessions)
 }
 
 if __name__ == "__main__":

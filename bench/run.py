@@ -113,6 +113,34 @@ ROWS = (
     Row("events", "an event of a swarm, against `os.write`", "event", "raw event", 20, 10, more=False),
     Row("web", "a read over HTTP, against a bare FastAPI route as large", "web", "bare web", 4, 2, more=False),
     Row(
+        "snapshot-none",
+        "check of 10,000 files without a change, against git",
+        "snapshot none",
+        "git none",
+        1.5,
+        1,
+        False,
+    ),
+    Row(
+        "snapshot-one",
+        "snapshot of 10,000 files, one changed, the same",
+        "snapshot one",
+        "git one",
+        1.5,
+        1,
+        False,
+    ),
+    Row(
+        "private-overlay",
+        "private folder (overlay), against `git worktree add`",
+        "private overlay",
+        "work tree",
+        5,
+        10,
+    ),
+    Row("private-copy", "private folder as a copy, the same", "private checkout", "work tree", 1.2, 1, more=False),
+    Row("restore", "restore 100 files of 10,000, against one file", "restore many", "restore one", 100, 20, more=False),
+    Row(
         "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
     ),
     Row(
@@ -136,6 +164,15 @@ ROWS = (
         more=False,
     ),
     Row("tree-memory", "memory of that command, at its peak", "tree peak", None, 400, 100, more=False, unit="MB"),
+    Row(
+        "tree-window",
+        "1,000 rows around the leaf of {middle} against a layout of the whole tree",
+        "tree window",
+        "tree whole",
+        0.3,
+        0.1,
+        more=False,
+    ),
     Row("export", "`sessiontree export` of {small} as HTML, against `pi --export`", "export", "pi export", 1, 2),
     Row("paint", "the app, to its first paint, against a bare Textual app", "paint", "bare paint", 2, 1.5, more=False),
 )
@@ -279,6 +316,7 @@ class Bench:
             self.measure_agent,
             self.measure_swarms,
             self.measure_server,
+            self.measure_snapshots,
             self.measure_postgres,
             self.measure_startup,
             lambda: self.measure_tree(middle),
@@ -407,6 +445,11 @@ class Bench:
         found = run_measurement([sys.executable, str(HERE / "web.py"), json.dumps(given)])
         return {"web": found["ours"], "bare web": found["bare"]}
 
+    def measure_snapshots(self) -> Values:
+        files = 300 if self.corpus.small.parent.name == "tiny" else 10_000
+        given = {"files": files, "scratch": str(self.scratch)}
+        return run_measurement([sys.executable, str(HERE / "snapshots.py"), json.dumps(given)])
+
     def measure_postgres(self) -> Values:
         given = json.dumps({"file": str(self.corpus.small), "count": 320})
         return run_measurement([sys.executable, str(HERE / "postgres.py"), given])
@@ -432,6 +475,9 @@ class Bench:
             times["tree json"].append(seconds)
             times["tree peak"].append(peak)
             times["parse"].append(time_command([sys.executable, "-c", parse, file]))
+            window = self.ours("tree_window", file=file)
+            times.setdefault("tree window", []).append(window["seconds"])
+            times.setdefault("tree whole", []).append(window["whole"])
         return {name: statistics.median(several) for name, several in times.items()}
 
     def measure_export(self, file: str) -> Values:

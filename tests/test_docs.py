@@ -327,7 +327,15 @@ def read_all_pages() -> str:
 
 
 PUBLIC_NAMES = sorted({*sessiontree.__all__, *sessiontree._NOT_STARRED})
-NAMESPACES = {"sessiontree", "sessiontree.compat.dash", "sessiontree.compat.pi"}
+NAMESPACES = {
+    "sessiontree",
+    "sessiontree.adapters.claude",
+    "sessiontree.adapters.langgraph",
+    "sessiontree.adapters.openai_agents",
+    "sessiontree.adapters.pydantic_ai",
+    "sessiontree.compat.dash",
+    "sessiontree.compat.pi",
+}
 """The modules that users import."""
 
 

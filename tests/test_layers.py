@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import sessiontree
-from sessiontree.core.upward_calls import TARGETS
+from sessiontree.core.late_imports import TARGETS
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert", "interop",
     "config", "store", "session", "library", "hooks", "model", "files", "ops", "agent", "slash_commands",
-    "extensions", "swarm", "compat", "server", "tui", "cli", "__main__",
+    "extensions", "swarm", "adapters", "compat", "mcp_server", "server", "tui", "acp", "cli", "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "branch_comparison", "export", "convert", "interop"}
 IMPURE_MODULES = {
@@ -22,12 +22,18 @@ IMPURE_MODULES = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 DOORS = {
-    "dbos": "swarm/durable", "psycopg": "store/postgres/driver.py",
-    "pydantic_ai": ("model/adapter", "convert/pydantic_ai.py"), "sqlalchemy": "swarm/durable",
+    "dbos": "swarm/durable", "mcp": ("agent/mcp_client", "mcp_server"),
+    "mcp_types": ("agent/mcp_client", "mcp_server"), "psycopg": "store/postgres/driver.py",
+    "claude_agent_sdk": "adapters/claude.py",
+    "langchain_core": "adapters/langgraph", "langgraph": "adapters/langgraph",
+    "acp": "acp",
+    "pydantic_ai": ("model/adapter", "convert/pydantic_ai.py", "adapters/pydantic_ai.py"),
+    "sqlalchemy": "swarm/durable",
+    "agents": "adapters/openai_agents.py",
 }  # fmt: skip
 """Unstable dependencies, and the only place that imports them. `convert` has the rule for messages of pydantic_ai."""
 METHODS_OF_UPPER_LAYERS = {"session/branch.py"}
-"""Modules whose methods `core.upward_calls` loads from above. Only type checkers see the types of these methods."""
+"""Modules whose methods `core.late_imports` loads from above. Only type checkers see the types of these methods."""
 ROOT = Path(sessiontree.__file__).parent
 
 

@@ -25,6 +25,11 @@ _MODULES = {
         "Outcome",
         "RunStopped",
     ),
+    "sessiontree.agent.mcp_client.server_pool": ("McpPool",),
+    "sessiontree.agent.mcp_client.server_specs": (
+        "McpServer",
+        "McpServerError",
+    ),
     "sessiontree.agent.permissions": (
         "PermissionAnswer",
         "PermissionQuestion",
@@ -55,6 +60,7 @@ _MODULES = {
         "CompactionSettings",
         "Config",
         "ConfigError",
+        "McpServerSettings",
         "ModelSettings",
         "load_config",
     ),

@@ -7,6 +7,9 @@ from sessiontree.agent.fan_out import Variant as Variant
 from sessiontree.agent.fan_out import fan_out as fan_out
 from sessiontree.agent.loop import Outcome as Outcome
 from sessiontree.agent.loop import RunStopped as RunStopped
+from sessiontree.agent.mcp_client.server_pool import McpPool as McpPool
+from sessiontree.agent.mcp_client.server_specs import McpServer as McpServer
+from sessiontree.agent.mcp_client.server_specs import McpServerError as McpServerError
 from sessiontree.agent.permissions import PermissionAnswer as PermissionAnswer
 from sessiontree.agent.permissions import PermissionQuestion as PermissionQuestion
 from sessiontree.agent.permissions import Permissions as Permissions
@@ -30,6 +33,7 @@ from sessiontree.branch_comparison import Difference as Difference
 from sessiontree.config import CompactionSettings as CompactionSettings
 from sessiontree.config import Config as Config
 from sessiontree.config import ConfigError as ConfigError
+from sessiontree.config import McpServerSettings as McpServerSettings
 from sessiontree.config import ModelSettings as ModelSettings
 from sessiontree.config import load_config as load_config
 from sessiontree.convert.anthropic_messages import from_anthropic as from_anthropic
@@ -251,6 +255,10 @@ __all__ = [
     "Item",
     "Label",
     "LockTimeout",
+    "McpPool",
+    "McpServer",
+    "McpServerError",
+    "McpServerSettings",
     "MergeOutcome",
     "Message",
     "MessageView",

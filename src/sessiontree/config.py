@@ -7,6 +7,7 @@ written.
 from __future__ import annotations
 
 import os
+import re
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -148,6 +149,38 @@ class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The programs whose sessions `ls`, `search` and the app list together with your own."""
 
 
+class McpServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to reach one MCP server: a `command` that runs it, or the `url` of one that runs already.
+
+    In `env`, `args`, `url` and `headers`, `${NAME}` is replaced by an environment variable, and `${NAME:-text}` by
+    `text` if it is not set.
+    """
+
+    command: Annotated[str, Meta(min_length=1)] | None = None
+    """The program of a server that speaks over its standard input and output."""
+    args: tuple[str, ...] = ()
+    env: dict[Variable, str] = {}
+    """Variables of the server, in addition to the clean environment that commands of agents get."""
+    cwd: str | None = None
+    """The folder it runs in; by default the folder that the agent works in."""
+    url: Url | None = None
+    """The address of a server that speaks streamable HTTP."""
+    headers: dict[str, str] = {}
+    """Headers of every HTTP request, such as `Authorization`."""
+    enabled: bool = True
+    start_timeout: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    """Seconds until the server must have answered its first request."""
+    timeout: Annotated[float, Meta(gt=0, le=86400)] = 300.0
+    """Seconds that one tool call may take."""
+    trust_read_only: bool = False
+    """Whether tools that the server declares read-only run without a question, like our own that read."""
+
+
+class McpSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    servers: dict[str, McpServerSettings] = {}
+    """MCP servers whose tools agents may use, by name."""
+
+
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one model. They override the built-in data."""
 
@@ -184,6 +217,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The maximum size of one answer, in bytes. A longer one is cut off there and kept."""
     permissions: PermissionSettings = PermissionSettings()
     sources: SourceSettings = SourceSettings()
+    mcp: McpSettings = McpSettings()
     models: dict[str, ModelSettings] = {}
     """Settings of models, by `provider:model`."""
     keys: dict[str, str | list[str]] = {}
@@ -251,17 +285,66 @@ def _build_config(path: str, table: dict[str, Any]) -> Config:
             table[name] = {
                 key: convert_setting(path, kind, value, f'{name}."{key}"') for key, value in named_tables.items()
             }
+    servers = table["mcp"].get("servers") if is_object(table.get("mcp")) else None
+    if is_object(servers):
+        table["mcp"] = {
+            **table["mcp"],
+            "servers": {
+                key: convert_setting(path, McpServerSettings, value, f"mcp.servers.{key}")
+                for key, value in servers.items()
+            },
+        }
     _check_no_nul(path, table)
     config = convert_setting(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
             raise ConfigError(path, f'models."{name}"', "the name of a model has the form provider:model")
+    for name, server in config.mcp.servers.items():
+        check_mcp_server(path, f"mcp.servers.{name}", name, server)
+        other = next(other for other in config.mcp.servers if normalize_mcp_name(other) == normalize_mcp_name(name))
+        if other != name:
+            raise ConfigError(path, f"mcp.servers.{name}", f"its tools have the same names as those of {other!r}")
     for name in config.tools.environment:
         reason = config.find_secret_reason(name)
         if reason is not None:
             raise ConfigError(path, "tools.environment", f"{name} is never passed to commands: {reason}")
     return config
+
+
+MCP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+"""Valid names of MCP servers. They are part of the names of tools."""
+
+
+def normalize_mcp_name(name: str) -> str:
+    """Return a name as it appears in the names of tools."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def find_mcp_name_problem(name: str) -> str | None:
+    """Return why a server cannot have this name, or `None`.
+
+    With `__` or a last `_`, the rule `mcp__a__*` for a server `a` would also cover the tools of another server.
+    """
+    if not MCP_NAME.fullmatch(name):
+        return "the name of a server has at most 40 letters, digits, `-`, `_` and `.`"
+    plain = normalize_mcp_name(name)
+    if "__" in plain or plain.endswith("_"):
+        return "the name of a server has no two `_` or `.` in a row, and none at its end"
+    return None
+
+
+def check_mcp_server(path: str, key: str, name: str, server: McpServerSettings) -> None:
+    """Raise `ConfigError` if the name or the settings of an MCP server cannot work."""
+    problem = find_mcp_name_problem(name)
+    if problem is not None:
+        raise ConfigError(path, key, problem)
+    if (server.command is None) == (server.url is None):
+        raise ConfigError(path, key, "set either `command` or `url`")
+    unused = ("headers",) if server.url is None else ("args", "env", "cwd")
+    for field in unused:
+        if getattr(server, field):
+            raise ConfigError(path, f"{key}.{field}", f"not used with `{'command' if server.url is None else 'url'}`")
 
 
 def _check_no_nul(path: str, table: dict[str, Any], prefix: str = "") -> None:

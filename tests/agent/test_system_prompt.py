@@ -92,3 +92,15 @@ async def test_the_system_prompt_can_be_replaced_and_is_not_stored(agent: MakeAg
 
     assert get_scripted_model(made).requests[0].system == "One.\n\nTwo."
     assert all(b"Two." not in line for line in made.branch.session.read_lines())
+
+
+def test_both_instruction_files_of_a_folder_are_sent_unless_they_say_the_same(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("agents")
+    (tmp_path / "CLAUDE.md").write_text("claude")
+    assert [Path(part.name).name for part in read_instructions(str(tmp_path))] == ["AGENTS.md", "CLAUDE.md"]
+
+    (tmp_path / "CLAUDE.md").write_text("agents\n")
+    assert [Path(part.name).name for part in read_instructions(str(tmp_path))] == ["AGENTS.md"]
+
+    (tmp_path / "AGENTS.md").unlink()
+    assert [Path(part.name).name for part in read_instructions(str(tmp_path))] == ["CLAUDE.md"]

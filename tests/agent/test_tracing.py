@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace as otel
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv._incubating.attributes.gen_ai_attributes import GenAiProviderNameValues
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanKind, StatusCode
 
 import sessiontree as st
+from sessiontree.agent import tracing
 from sessiontree.agent.tracing import is_configured, trace
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
@@ -94,6 +99,8 @@ async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> No
         "gen_ai.response.finish_reasons": ["tool_calls"],
         "gen_ai.usage.input_tokens": 12,
         "gen_ai.usage.output_tokens": 5,
+        "gen_ai.usage.cache_read.input_tokens": 2,
+        "gen_ai.usage.cache_creation.input_tokens": 0,
     }
     assert tool.attributes == {
         "gen_ai.operation.name": "execute_tool",
@@ -142,3 +149,13 @@ def test_a_process_without_the_tracing_sdk_is_detected(monkeypatch: pytest.Monke
     assert not is_configured()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
     assert is_configured()
+
+
+def test_every_attribute_and_provider_name_is_one_of_the_published_conventions() -> None:
+    published = vars(gen_ai_attributes)
+    names = {value for key, value in published.items() if key.startswith("GEN_AI_")}
+    used = set(re.findall(r'"(gen_ai\.[a-z_.]+)"', Path(tracing.__file__).read_text()))
+
+    assert used <= names
+    assert len(used) >= 13
+    assert set(tracing.PROVIDER_NAMES.values()) <= {value.value for value in GenAiProviderNameValues}

@@ -452,6 +452,22 @@ def test_explain_shows_for_every_entry_whether_the_model_sees_it(cli, data, talk
 # Branches
 
 
+def test_branches_of_a_long_session_are_listed_with_its_last_leaves(cli, data, talk, monkeypatch) -> None:
+    data("branch", "@", "side", "--at", talk[1], "--description", "try")
+    for number in range(2):
+        data("navigate", "@", talk[1])
+        data("append", "@", "--role", "assistant", f"way {number}")
+    monkeypatch.setattr("sessiontree.cli.inspect.RECENT_ENTRIES", 5)
+
+    lines = cli("branches", "@").splitlines()
+
+    assert lines[0].split() == ["branch", "head", "created", "description"]
+    assert [line.split()[0] for line in lines[1:-1]] == ["main", "*", "(none)"]
+    assert "try" in lines[2]
+    assert "--all lists every leaf" in lines[-1]
+    assert "entries" in cli("branches", "@", "--all").splitlines()[0]
+
+
 def test_branches_are_created_renamed_archived_and_listed(cli, data, talk) -> None:
     data("branch", "@", "b", "--at", talk[1], "--description", "try")
     data("branch", "@", "b", "--rename", "c")

@@ -830,4 +830,4 @@ def test_nothing_else_imports_pydantic_ai() -> None:
         if re.search(r"^\s*(import|from) pydantic_ai", path.read_text(), re.MULTILINE)
     }
 
-    assert importing == {"convert", "model/adapter"}
+    assert importing == {"adapters", "convert", "model/adapter"}

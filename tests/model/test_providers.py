@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
-from sessiontree.config import Config, ModelSettings
+from sessiontree.config import PROVIDER_KEY_VARIABLES, Config, ModelSettings
 from sessiontree.model.providers import LOCAL_SERVERS, PROVIDERS, ServedModels, list_known_models, query_server
 from sessiontree.model.selection import list_model_names
 from tests.model.fake_server import FakeServer
@@ -93,3 +97,20 @@ def test_an_address_without_an_answer_has_no_server(url: str) -> None:
 def test_another_program_at_the_address_is_not_a_server() -> None:
     with FakeServer(models=None) as server:
         assert query_server(LLAMACPP, server.url) is None
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_the_environment_variables_are_those_of_the_provider_itself(name: str) -> None:
+    module = find_spec(f"pydantic_ai.providers.{name}")
+    assert module is not None
+    assert module.origin is not None
+    source = Path(module.origin).read_text()
+    provider = PROVIDERS[name]
+
+    if name in ("anthropic", "openai", "xai"):  # their own SDKs read the variable
+        assert provider.keys == (f"{name.upper()}_API_KEY",)
+    else:
+        assert provider.keys[0] in source
+    urls = set(re.findall(r"getenv\(['\"](\w+_BASE_URL)", source))
+    assert urls <= {provider.url_variable}
+    assert set(provider.keys) <= PROVIDER_KEY_VARIABLES

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sessiontree.session import session as sessions
-from sessiontree.store import batch_journal, files, jsonl, lock
+from sessiontree.store import batch_journal, files, jsonl, lock, sibling_files
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -25,7 +25,8 @@ def pieces() -> None:
         for start in range(0, len(data), PIECE):
             os.write(fd, data[start : start + PIECE])
 
-    jsonl.write, jsonl.write_all = lambda fd, data: os.write(fd, data[:PIECE]), write_all
+    jsonl.write = lambda fd, data: os.write(fd, data[:PIECE])
+    jsonl.write_all = sibling_files.write_all = write_all
 
 
 def late_write() -> None:
@@ -136,7 +137,7 @@ def write_newline_separately() -> None:
 
 def no_sync() -> None:
     """Do not sync anything."""
-    jsonl.os = files.os = _Without(os, "fsync", "fdatasync")
+    jsonl.os = files.os = sibling_files.os = _Without(os, "fsync", "fdatasync")
 
 
 class _Without:
@@ -169,7 +170,7 @@ def wide_modes() -> None:
 
     module = _Without(os, "fchmod", "chmod")
     module.open = open_widely  # pyright: ignore
-    jsonl.os = files.os = lock.os = module
+    jsonl.os = files.os = lock.os = sibling_files.os = module
 
 
 def run_code() -> None:

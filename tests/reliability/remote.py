@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import psycopg  # noqa: F401 - imported before the children are forked
 
 import sessiontree as st
-from sessiontree.session.writer import Item
+from sessiontree.session.entry_builder import Item
 from sessiontree.store.postgres.store import PostgresStore
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.tree import Tree
-from sessiontree.store import jsonl, lock
+from sessiontree.store import jsonl, lock, torn_tail
 from tests.reliability.harness import times
 
 SIGNAL_CODE = """
@@ -332,7 +332,7 @@ def test_the_lock_is_free_after_an_interrupt_in_a_failed_write(
             raise KeyboardInterrupt
         return real(*_)
 
-    owner = jsonl.JsonlStore if moment == "_roll_back" else lock.FileLock
+    owner = torn_tail.RepairableFile if moment == "_roll_back" else lock.FileLock
     found: Any = vars(owner)[moment]
     real = found.fget if isinstance(found, property) else found
     with monkeypatch.context() as broken:
@@ -362,7 +362,7 @@ def test_a_batch_whose_rollback_was_interrupted_is_not_part_of_the_session(
 
     with monkeypatch.context() as broken:
         broken.setattr(jsonl, "write", some)
-        broken.setattr(jsonl, "read_all", raise_interrupt)
+        broken.setattr(torn_tail, "read_all", raise_interrupt)
         with pytest.raises(KeyboardInterrupt):
             session.extend([st.user("two"), st.user("three")])
 

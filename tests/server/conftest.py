@@ -32,12 +32,18 @@ class Gate:
 
     def __init__(self) -> None:
         self._opened = threading.Event()
+        self._reached = threading.Event()
 
     def open(self) -> None:
         self._opened.set()
 
+    async def wait(self) -> None:
+        """Wait until a model is asked, so its prompt is written."""
+        await asyncio.to_thread(self._reached.wait, 60)
+
     def delay(self, answer: ScriptedAnswer) -> Script:
         async def wait_and_answer(request: Request) -> ScriptedAnswer:
+            self._reached.set()
             while not self._opened.is_set():
                 await asyncio.sleep(0.005)
             return answer

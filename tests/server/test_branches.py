@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import sessiontree as st
+from sessiontree.files.private_folder import find_private_folder
 from tests.server.conftest import ServerEnv, open_client
 
 
@@ -325,3 +326,57 @@ async def test_a_conflict_is_restored_if_the_request_names_it(
 
     assert moved["files"]["paths"] == [{"path": "made", "action": "delete", "reason": None, "canTake": False}]
     assert not (env.project / "made").exists()
+
+
+async def test_undo_and_switch_take_files_along(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    with st.open(id) as session:
+        answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > made"})], "Done."]
+        agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(env.project), snapshots=True)
+        await agent.run("Make a file")
+        leaf = session.head.leaf
+    made, delete = env.project / "made", {"path": "made", "action": "delete", "reason": None, "canTake": False}
+
+    preview = await post(client, id, "switch-branch", branch="other", preview=True)
+    assert (preview["current"], preview["files"]["paths"], made.exists()) == ("main", [delete], True)
+    switched = await post(client, id, "switch-branch", branch="other", files="both")
+    assert (switched["current"], switched["files"]["paths"], made.exists()) == ("other", [delete], False)
+    found = await post(client, id, "files-diff", a="other", b="main")
+    assert (found["paths"], found["missing"]) == ([{"path": "made", "added": 1, "deleted": 0}], None)
+    assert "+1" in found["diff"]
+    shown = await post(client, id, "undo", preview=True, diff=True)
+    assert (shown["current"], shown["files"]["paths"][0]["action"]) == ("other", "add")
+    assert "+1" in shown["files"]["diff"]
+    undone = await post(client, id, "undo", files="both")
+
+    assert (undone["current"], undone["leaf"], made.read_text()) == ("main", leaf, "1\n")
+    again = await post(client, id, "switch-branch", branch="other")
+    assert (again["files"], made.exists()) == (None, True)
+
+
+async def test_a_merge_brings_the_files_of_a_private_folder(
+    env: ServerEnv, client: httpx.AsyncClient, id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(env.project)
+    (env.project / "shared").write_text("1\n2\n3\n")
+    with st.open(id) as session:
+        session.create_branch("private", current=False, folder="private")
+        folder = find_private_folder(session.id, "private")
+        assert folder is not None
+        command = f"cd {folder.path}; echo new > added; sed -i s/3/three/ shared"
+        answers = [[st.ToolCall("c1", "bash", {"command": command})], "Done."]
+        branch = session.branch("private")
+        agent = st.Agent(branch, st.ScriptedModel(answers), st.builtin_tools(), cwd=folder.path, snapshots=True)
+        await agent.run("Change files")
+    (env.project / "shared").write_text("one\n2\nTHREE\n")
+
+    conflict = await post(client, id, "merge", **{"from": "private", "into": "main", "summary": "s"})
+    assert [item["path"] for item in conflict["files"]["conflicts"]] == ["shared"]
+    assert not (env.project / "added").exists()
+    (env.project / "shared").write_text("one\n2\n3\n")
+    merged = await post(client, id, "merge", **{"from": "private", "into": "main", "summary": "s"})
+
+    assert (merged["id"], merged["files"]["written"]) == (None, ["added", "shared"])
+    assert (env.project / "shared").read_text() == "one\n2\nthree\n"
+    archived = await client.patch(f"/api/sessions/{id}/branches/private", json={"archived": True})
+    assert archived.status_code == 200
+    assert not Path(folder.path).exists()

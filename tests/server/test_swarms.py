@@ -385,6 +385,7 @@ async def test_a_swarm_is_not_resumed_on_a_busy_branch(tmp_path: Any) -> None:
             await swarm.create_branch("cache")
             said = {"text": "And now?", "branch": "cache"}
             prompted = await client.post(f"/api/sessions/{session}/prompt", json=said)
+            await gate.wait()
             await swarm.start()
             await wait_until_running(swarm)
             await swarm.detach()

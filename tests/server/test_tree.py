@@ -56,6 +56,30 @@ async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
     assert all(row["parent"] is None or row["parent"] in shown for row in whole["entries"])
 
 
+@pytest.mark.parametrize("filter", ["default", "labeled-only", "all"])
+async def test_the_rows_around_a_place_are_those_of_the_whole_tree(
+    env: ServerEnv, client: httpx.AsyncClient, filter: str
+) -> None:
+    id = create_session(env)
+    path = f"/api/sessions/{id}/tree"
+    whole = (await client.get(path, params={"filter": filter, "limit": 2000})).json()
+
+    window = (await client.get(path, params={"filter": filter, "limit": 8, "around": "HEAD~5"})).json()
+
+    start = whole["entries"].index(window["entries"][0])
+    assert window["entries"] == whole["entries"][start : start + 8]
+    assert (window["hasEarlier"], window["hasLater"]) == (start > 0, start + 8 < whole["total"])
+    assert (window["total"], window["next"], window["leaf"]) == (None, None, whole["leaf"])
+    assert (whole["hasEarlier"], whole["hasLater"]) == (False, False)
+
+
+async def test_the_rows_around_a_place_need_a_place_and_no_cursor(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{create_session(env)}/tree"
+
+    assert (await client.get(path, params={"around": "nowhere"})).status_code == 404
+    assert (await client.get(path, params={"around": "HEAD", "cursor": "1.2"})).status_code == 400
+
+
 async def test_a_tree_row_has_all_fields(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = create_session(env)
 

@@ -23,7 +23,9 @@ LINES = (
     "/pop", "/undo", "/thinking high", "/model scripted:large", "/compact", "/uncompact", "/clone", "/new", "three",
 )  # fmt: skip
 
-NEVER = {"tool_denied", "tool_update", "retry_scheduled", "queue_changed", "compact_failed", "notice"}
+NEVER = {
+    "tool_denied", "tool_update", "retry_scheduled", "queue_changed", "compact_failed", "snapshot_progress", "notice"
+}  # fmt: skip
 """Events that these commands do not cause, or that only listeners get."""
 
 

@@ -10,11 +10,11 @@ import pytest
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
 from sessiontree.errors import NotFound, StoreError
+from sessiontree.library.presence import PresenceLock, is_session_open
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.services.input import DraftFile, EditorDraft
-from sessiontree.tui.services.session_checks import PresenceLock, is_session_open
 
 from .conftest import NoModels, Running, ScriptedModels
 

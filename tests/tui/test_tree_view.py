@@ -515,3 +515,45 @@ async def test_layout_of_a_large_tree_runs_in_slices_and_keys_respond(monkeypatc
         tree.view.action_step(-1)
         await tree.wait_until_idle()
         assert tree.view.outline.filter == "user-only"
+
+
+# Trees that are shown in part
+
+
+def create_windowed(monkeypatch, count=200):
+    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.MAX_WHOLE_TREE", 100)
+    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.WINDOW_ENTRIES", 20)
+    session = st.memory("large")
+    session.extend([user(f"number {number}") for number in range(count)])
+    return session
+
+
+async def test_a_large_tree_opens_with_the_rows_around_the_cursor(monkeypatch):
+    async with OpenTree(create_windowed(monkeypatch)) as tree:
+        assert tree.view.is_window
+        assert tree.view.cursor_position == (11, 11)
+        assert tree.cursor == "• user: number 199 (main) ← active"
+        assert "11/11 nearby" in tree.read_screen()
+
+
+@pytest.mark.parametrize(
+    ("keys", "cursor"), [(("home",), "number 0"), (("down",), "number 0"), (("up",) * 12, "number 187")]
+)
+async def test_a_move_out_of_the_nearby_rows_lays_out_the_whole_tree(monkeypatch, keys, cursor):
+    async with OpenTree(create_windowed(monkeypatch)) as tree:
+        await tree.press(*keys)
+
+        assert not tree.view.is_window
+        assert tree.view.cursor_position[1] == 200
+        assert cursor in tree.cursor
+
+
+async def test_a_search_and_an_empty_filter_look_at_the_whole_tree(monkeypatch):
+    session = create_windowed(monkeypatch)
+    async with OpenTree(session) as tree:
+        await tree.press(*"number", "space", *"42")
+        assert [row for row in tree.read_rows() if "number 42" in row]
+    session.label("HEAD~150", "far")
+    async with OpenTree(session) as tree:
+        await tree.press("ctrl+l")
+        assert "[far]" in tree.cursor

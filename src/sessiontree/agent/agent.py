@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, overload
 from weakref import finalize
 
 from sessiontree.agent.agent_input import (
@@ -31,7 +31,7 @@ from sessiontree.agent.run_writer import BackgroundWriter, PendingWrite, RunWrit
 from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.structured_output import StructuredOutput
 from sessiontree.agent.system_prompt import SystemPart, SystemPromptBuilder, join_parts
-from sessiontree.agent.tool import OnSession, SessionChange, Tool
+from sessiontree.agent.tool import OnSession, SessionChange, Tool, ToolProvider
 from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.config import Config
@@ -67,6 +67,7 @@ class Agent:
         cwd: str | None = None,
         permissions: Permissions | None = None,
         snapshots: bool = False,
+        tool_provider: ToolProvider | None = None,
     ) -> None:
         """Create an agent on a branch, on the current branch of a session, or on a new session in memory.
 
@@ -74,7 +75,8 @@ class Agent:
         and tools. `permissions` decide about every tool call; without them, every call is allowed. `system` is the
         system prompt; there is none by default. The thinking level defaults to the one at the head of the branch.
         `cwd`, the folder that tools work in, defaults to the current folder and not to the folder in the session. With
-        `snapshots`, the files of that folder are saved before and after every tool call that may change them. If
+        `snapshots`, the files of that folder are saved before and after every tool call that may change them. Before
+        every request, `tool_provider` is asked for more tools; the tools in `tools` win if they have the same name. If
         another agent uses `hooks`, this agent gets its own hooks that call the same handlers and listeners.
 
         Raises `InvalidOperation` for wrong arguments, and `NotFound` or `NoModel` for a model that is not available.
@@ -89,6 +91,8 @@ class Agent:
         context = self.hooks.context
         context.session, context.branch, context.agent = branch.session, branch, self
         self._tools: Mapping[str, Tool] = {}
+        self._provided_tools: Mapping[str, Tool] = {}
+        self.tool_provider = tool_provider
         self._tool_unsubscribers: list[Callable[[], None]] = []
         """Each removes the session handler of a tool."""
         self.tools = by_name
@@ -540,7 +544,7 @@ class Agent:
         """Return the parts of the system prompt of the next run."""
         builder, system = self._system_builder, self.system
         if builder is not None:
-            return builder(self.cwd, list(self.tools.values()))
+            return builder(self.cwd, list(self._tools.values()))  # provided tools are known only at the request
         if isinstance(system, str):
             return [SystemPart(name="system", text=system)]
         return [] if system is None or callable(system) else list(system)
@@ -552,9 +556,18 @@ class Agent:
             return self.hooks.context.build_system_prompt
         return None if isinstance(self.system, str | Sequence) else self.system
 
+    async def update_provided_tools(self) -> None:
+        """Ask the provider for its tools."""
+        if self.tool_provider is not None:
+            warn = partial(self._notify, "warning")
+            self._provided_tools = {tool.name: tool for tool in await self.tool_provider.list_tools(warn)}
+
+    def _notify(self, level: Literal["info", "warning", "error"], text: str) -> None:
+        self.hooks.notify_listeners(Notice(level=level, text=text))
+
     @property
     def tools(self) -> Mapping[str, Tool]:
-        return self._tools
+        return {**self._provided_tools, **self._tools} if self._provided_tools else self._tools
 
     @tools.setter
     def tools(self, tools: Mapping[str, Tool]) -> None:

@@ -16,6 +16,8 @@ from msgspec import Struct
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
+from sessiontree.agent.mcp_client.server_pool import McpPool
+from sessiontree.agent.mcp_client.server_specs import list_configured_servers
 from sessiontree.agent.permissions import Asker, Permissions
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
@@ -48,6 +50,8 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     """Decide about tool calls; `None` allows all."""
     snapshots: bool = False
     """Whether the files are saved before and after every tool call that may change them."""
+    mcp: McpPool | None = None
+    """MCP servers whose tools the agent gets. Whoever creates the pool closes it."""
     folder: FolderChoice | None = None
     """Where the agents of fan-outs, experiments and swarms work: in the folder of all, or each in its own. By default
     each has its own if it may change files and snapshots are on."""
@@ -84,6 +88,7 @@ def load_agent_options(
         cwd=cwd,
         permissions=Permissions.load_user(settings, get_home(), mode=mode, allow=allow, asker=asker),
         snapshots=settings.files.snapshots,
+        mcp=McpPool(list_configured_servers(settings), settings, cwd),
     )
 
 
@@ -101,6 +106,7 @@ def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptio
         cwd=options.cwd if private is None else open_private_folder(private),
         permissions=options.permissions,
         snapshots=options.snapshots,
+        tool_provider=options.mcp,
     )
 
 

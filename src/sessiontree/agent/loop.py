@@ -51,7 +51,7 @@ from sessiontree.core.entries import (
 from sessiontree.core.message_views import TokenUsage, view_usage
 from sessiontree.core.messages import ToolCall, coerce_string, extract_text, get_role, get_stop_reason, get_tool_calls
 from sessiontree.errors import BranchMoved, OutcomeUnknown, SessionTreeError, StoreError
-from sessiontree.hooks.abort import GRACE_SECONDS, AbortableHooks, OperationStopped
+from sessiontree.hooks.abort import GRACE_SECONDS, AbortableHooks, OperationStopped, run_unless_aborted
 from sessiontree.hooks.events import (
     BeforeMessage,
     BeforeRequest,
@@ -324,6 +324,8 @@ class AgentRun:
         """Return the answer of the model. Raises `OperationStopped` if the run stops before the request."""
         if self._signal.aborted:
             raise OperationStopped(aborted=True)
+        if self.agent.tool_provider is not None:
+            await run_unless_aborted(self._signal, self.agent.update_provided_tools())
         messages = self._read_context().get_messages()
         event, answer = await self._handlers.ask(BeforeRequest(messages=messages, system=self._system))
         if answer.cancel:
@@ -415,7 +417,7 @@ class AgentRun:
         incomplete = get_stop_reason(message) == "length"
         results: list[Entry] = []
         if self.agent.file_recorder is not None:
-            self.agent.file_recorder.begin_turn()
+            await self.agent.file_recorder.begin_turn()
         for group in group_calls(get_tool_calls(message), self._tools):
             started = [(call, None if incomplete else self._start_tool_call(call)) for call in group]
             while started:

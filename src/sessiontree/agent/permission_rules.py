@@ -28,14 +28,14 @@ from sessiontree.store.lock import lock_file
 Decision: TypeAlias = Literal["allow", "ask", "deny"]
 
 PERMISSION_MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "allow-edits", "allow-all")
-EVERY_TOOL = "*"
+ANY_ENDING = "*"
 GUARDED_FOLDERS = (".git", ".sessiontree")
 """Files in these folders can run commands later, so editing them counts as running a command."""
 
 
 class PermissionRule(NamedTuple):
     tool: str
-    """The name of a tool, or `*`."""
+    """The name of a tool, or its start and `*`, such as `mcp__github__*`."""
     pattern: str | None = None
     """A pattern for the command or the path; `None` matches every call."""
 
@@ -181,7 +181,9 @@ def _is_guarded(relative: str) -> bool:
 
 
 def _matches_tool(rule: PermissionRule, call: PermissionCall) -> bool:
-    return rule.tool in (EVERY_TOOL, call.tool)
+    if rule.tool.endswith(ANY_ENDING):
+        return call.tool.startswith(rule.tool.removesuffix(ANY_ENDING))
+    return rule.tool == call.tool
 
 
 def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sessiontree.agent.file_recorder import FileRecorder
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import PendingWrite
-from sessiontree.agent.tool import Tool
+from sessiontree.agent.tool import Tool, ToolProvider
 from sessiontree.config import Config
 from sessiontree.core.context import GrowingContext
 from sessiontree.core.entries import Body, CustomMessage, Message
@@ -111,6 +111,9 @@ class RunHost(Protocol):
     pending_writes: list[PendingWrite]
     permissions: Permissions | None
     file_recorder: FileRecorder | None
+    tool_provider: ToolProvider | None
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...
+
+    async def update_provided_tools(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The system prompt for work in a folder: a short text, then the `AGENTS.md` files of the user and the project.
+"""The system prompt for work in a folder: a short text, then the instruction files of the user and the project.
 
 Front ends use it. An agent of a program has only the system prompt that the program gives it.
 
@@ -17,9 +17,10 @@ from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.file_access import find_project_folders
 from sessiontree.files.private_folder import find_folder_of_path
 from sessiontree.home import get_home, is_below
-from sessiontree.regular_file import open_regular_file
+from sessiontree.regular_file import open_regular_file, resolve_open_file
 
-INSTRUCTIONS_FILE = "AGENTS.md"
+INSTRUCTIONS_FILES = ("AGENTS.md", "CLAUDE.md")
+"""Files with instructions for agents. If both are in a folder and say the same, one of them is sent."""
 MAX_INSTRUCTIONS_BYTES = 64 << 10
 """Larger files are cut off at this size, in bytes."""
 OUTSIDE_NOTE = "[The file is a link to a file outside of the project; it was not read.]"
@@ -63,18 +64,21 @@ def _describe_folder(cwd: str) -> str:
 
 
 def read_instructions(cwd: str) -> list[SystemPart]:
-    """Read the `AGENTS.md` files of the user and of the project, from its top folder down to `cwd`.
+    """Read the `AGENTS.md` and `CLAUDE.md` files of the user and of the project, from its top folder down to `cwd`.
 
     A file in the project that links to a file outside is not read: a malicious project could send any file of the user
     to a model.
     """
     folders = find_project_folders(cwd)
-    users = os.path.join(get_home(), INSTRUCTIONS_FILE)
-    texts = {users: _read_instructions_file(users)}
-    for path in (os.path.join(folder, INSTRUCTIONS_FILE) for folder in folders):
-        if path not in texts:
-            texts[path] = _read_instructions_file(path, within=os.path.realpath(folders[0]))
-    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in texts.items() if text]
+    top = os.path.realpath(folders[0])
+    texts: dict[str, str] = {}
+    for folder, within in ((get_home(), None), *((folder, top) for folder in folders)):
+        for name in INSTRUCTIONS_FILES:
+            path = os.path.join(folder, name)
+            text = "" if path in texts else _read_instructions_file(path, within)
+            if text and text not in (texts.get(os.path.join(folder, one)) for one in INSTRUCTIONS_FILES):
+                texts[path] = text
+    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in texts.items()]
 
 
 def join_parts(parts: Sequence[SystemPart]) -> str:
@@ -90,7 +94,7 @@ def _read_instructions_file(path: str, within: str | None = None) -> str:
         return ""
     try:
         with open_regular_file(path) as file:
-            if within is not None and not is_below(_resolve_open_file(file.fileno(), path), within):
+            if within is not None and not is_below(resolve_open_file(file, path), within):
                 return OUTSIDE_NOTE
             raw = file.read(MAX_INSTRUCTIONS_BYTES + 1)
     except OSError as error:
@@ -99,11 +103,3 @@ def _read_instructions_file(path: str, within: str | None = None) -> str:
     if len(raw) > MAX_INSTRUCTIONS_BYTES:
         text += f"\n\n[The file is longer; these are its first {MAX_INSTRUCTIONS_BYTES >> 10} KiB.]"
     return text
-
-
-def _resolve_open_file(fd: int, path: str) -> str:
-    """Return the real path of an open file."""
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:  # no /proc on this system
-        return os.path.realpath(path)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints, overload
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
@@ -76,6 +76,15 @@ class ToolContext:
 
 
 ToolFunction: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
+
+
+class ToolProvider(Protocol):
+    """Provides tools that may change while the agent runs, such as those of MCP servers."""
+
+    async def list_tools(self, warn: Callable[[str], None]) -> Sequence[Tool]:
+        """Return the tools for the next request. `warn` gets problems for the user."""
+        ...
+
 
 ToolEffect: TypeAlias = Literal["reads", "edits", "runs"]
 """The strongest effect of a tool: it only reads, edits files named in its arguments, or runs anything else."""

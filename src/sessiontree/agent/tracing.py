@@ -18,7 +18,7 @@ from sessiontree.model.base import ModelInfo
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-PROVIDER_NAMES = {"google": "gcp.gemini", "mistral": "mistral_ai"}
+PROVIDER_NAMES = {"google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
 """Names of providers in the conventions, where they differ from ours."""
 FINISH_REASONS = {"toolUse": "tool_calls"}
 """Names of finish reasons in the conventions, where they differ from ours."""
@@ -102,6 +102,8 @@ class _OpenSpans:
                     sum(coerce_number(usage.get(kind)) for kind in ("input", "cacheRead", "cacheWrite"))
                 ),
                 "gen_ai.usage.output_tokens": int(coerce_number(usage.get("output"))),
+                "gen_ai.usage.cache_read.input_tokens": int(coerce_number(usage.get("cacheRead"))),
+                "gen_ai.usage.cache_creation.input_tokens": int(coerce_number(usage.get("cacheWrite"))),
             }
         )
         _end_span(span, reason if reason in ("error", "aborted") else None)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,13 +71,16 @@ class StderrUi(NoUi):
 
 
 def print_notice(event: Event) -> None:
-    """Print notices and retries to standard error. Pass this to `Hooks.listen`."""
-    from sessiontree.hooks.events import Notice, RetryScheduled
+    """Print notices, retries and progress to standard error. Pass this to `Hooks.listen`."""
+    from sessiontree.hooks.events import Notice, RetryScheduled, SnapshotProgress
 
     if isinstance(event, Notice):
         warn(event.text)
     elif isinstance(event, RetryScheduled):
         warn(f"{event.text} in {event.delay:.0f} s…")
+    elif isinstance(event, SnapshotProgress) and sys.stderr.isatty():
+        end = "\n" if event.done == event.total else ""
+        click.echo(f"\r{event.text}{end}", nl=False, err=True)
 
 
 class ExtensionSetup:

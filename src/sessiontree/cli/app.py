@@ -84,6 +84,7 @@ COMMAND_GROUPS = {
     "Ask a model": {
         "chat": "chat",
         "prompt": "chat",
+        "acp": "acp",
         "fan-out": "experiment",
         "ab": "experiment",
         "swarm": "swarm",
@@ -120,6 +121,7 @@ COMMAND_GROUPS = {
         "worker": "swarm_worker",
         "serve": "serve",
         "token": "serve",
+        "mcp": "mcp",
         "demo": "getting_started",
         "completion": "app",
     },

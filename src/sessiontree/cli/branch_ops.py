@@ -31,10 +31,9 @@ from sessiontree.cli.file_options import (
     choose_files,
     encode_restored,
     files_options,
-    merge_files,
     plan_files,
+    print_merged_files,
     print_restored,
-    remove_folders,
 )
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
@@ -381,9 +380,9 @@ def merge(
                 target,
                 hooks=work.hooks,
                 summary=work.request_summary(target, {"focus": focus}) if summary is None else summary,
+                file_settings=work.settings.files,
             )
-            if place in opened.heads.heads and not outcome.cancelled:
-                merge_files(opened.branch(place), target)
+            print_merged_files(outcome)
             return outcome
 
         outcome = _run_operation(opened, run, extensions, model)
@@ -432,10 +431,10 @@ def promote(
                 request = summary
             elif rest:
                 request = work.request_summary(target, {"focus": focus})
-            outcome = await run_promote(best, target, rest, hooks=work.hooks, summary=request)
-            if not outcome.cancelled:
-                lost = [branch.name for branch in rest]
-                remove_folders(opened, [*lost, winner] if merge_files(best, target) else lost)
+            outcome = await run_promote(
+                best, target, rest, hooks=work.hooks, summary=request, file_settings=work.settings.files
+            )
+            print_merged_files(outcome)
             return outcome
 
         outcome = _run_operation(opened, run, extensions, model)

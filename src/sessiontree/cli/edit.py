@@ -22,15 +22,17 @@ from sessiontree.cli.app import (
     session_argument,
 )
 from sessiontree.cli.file_options import (
-    create_folder,
+    choose_files,
+    dry_run_option,
     encode_restore_plan,
     encode_restored,
+    files_options,
     find_files,
     find_folder,
+    print_folder,
     print_restore_plan,
     print_restored,
     remove_folders,
-    with_files_option,
 )
 from sessiontree.cli.inspect import echo_branches
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
@@ -295,51 +297,78 @@ def branch(
             if archive:
                 remove_folders(opened, [name])
         else:
-            made = opened.create_branch(name, at=at, description=description)
+            folder = "private" if private else "shared"
+            opened.create_branch(name, at=at, description=description, folder=folder)
             if private:
-                create_folder(made)
+                print_folder(opened, name)
         echo_branches(opened, as_json=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree switch @ cache")
 @session_argument
 @place_argument("place", metavar="NAME|PLACE")
-@with_files_option
+@files_options
+@dry_run_option
 @json_option
-def switch(session: str, place: str, files: bool, as_json: bool) -> None:
+def switch(
+    session: str,
+    place: str,
+    files: bool,
+    files_only: bool,
+    take: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Switch to another branch.
 
-    If the place is not a branch, the current branch moves exactly there, even to a user message.
+    If the place is not a branch, the current branch moves exactly there, even to a user message. With --files, the
+    changes that the agent made to files are reverted or applied too; add --dry-run to see them first.
     """
+    choice = choose_files(files, files_only, take, dry_run=dry_run)
     with edit_session(session) as opened:
-        mover = find_files(opened.head) if files else None
-        opened.switch(place)
+        mover = None if choice == "conversation" else find_files(opened.head)
+        plan = None if mover is None else mover.plan_switch(place).take(take)
+        if dry_run and plan is not None:
+            echo_json({"files": encode_restore_plan(plan)}) if as_json else print_restore_plan(plan)
+            return
+        if choice != "files":
+            opened.switch(place)
         echo_branches(opened, as_json=as_json)
-        if mover is not None:
-            plan = mover.plan(opened.head.leaf)
+        if mover is not None and plan is not None:
             mover.branch = opened.head
             print_restored(mover.restore(plan), err=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree undo @")
 @session_argument
-@with_files_option
+@files_options
+@dry_run_option
 @json_option
-def undo(session: str, files: bool, as_json: bool) -> None:
-    """Undo the last navigation, switch, merge or promotion. Repeat to go further back."""
+def undo(session: str, files: bool, files_only: bool, take: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+    """Undo the last navigation, switch, merge or promotion. Repeat to go further back.
+
+    With --files, the files from before the move come back too; add --dry-run to see them first.
+    """
+    choice = choose_files(files, files_only, take, dry_run=dry_run)
     with edit_session(session) as opened:
-        before = opened.heads.current
-        mover = find_files(opened.head) if files else None
-        plan = opened.undo()
-        on = opened.heads.current
+        before, plan = opened.heads.current, opened.plan_undo()
+        mover = None if choice == "conversation" else find_files(opened.head)
+        file_plan = None if mover is None else mover.plan_undo(plan.old_leaf, plan.new_leaf).take(take)
         restored = None
-        if mover is not None:
-            file_plan = mover.plan_undo(plan.old_leaf, plan.new_leaf)
-            mover.branch = opened.head
-            restored = mover.restore(file_plan)
-        if not as_json:
+        if not dry_run:
+            if choice != "files":
+                opened.undo(expected=plan)
+            if mover is not None and file_plan is not None:
+                mover.branch = opened.head
+                restored = mover.restore(file_plan)
+        if choice == "files" and restored is not None:
+            echo_json({"files": encode_restored(restored)}) if as_json else print_restored(restored)
+            return
+        if not as_json and not dry_run:
             echo("undid", escape_line(plan.undo_description or ""))
-        print_plan(opened.tree, plan, as_json=as_json, on=None if on == before else on, restored=restored)
+        on = None if opened.heads.current == before else opened.heads.current
+        shown = file_plan if dry_run else None
+        print_plan(opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored)
 
 
 def encode_plan(plan: NavigatePlan) -> JsonObject:

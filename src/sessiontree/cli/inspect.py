@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,35 +35,36 @@ from sessiontree.cli.output import (
     shorten,
     warn,
 )
+from sessiontree.config import load_config
 from sessiontree.core.context import Explanation, encode_explanation, explain
-from sessiontree.core.entries import Entry, EntryId, JsonObject, Problem
+from sessiontree.core.entries import EntryId, JsonObject, Problem
 from sessiontree.core.entry_text import (
     CallLookup,
-    format_call_with_arguments,
     format_entry_row,
-    get_message_text,
+    format_whole_body,
+    format_whole_message,
 )
-from sessiontree.core.messages import (
-    coerce_string,
-    estimate_tokens,
-    extract_text,
-    get_entry_role,
-    get_role,
-    get_tool_calls,
-)
+from sessiontree.core.messages import estimate_tokens, get_entry_role, get_role
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.core.outline import DEEP_NOTE, FILTERS, format_hidden
+from sessiontree.core.place_names import find_recent_leaves
 from sessiontree.core.problems import ProblemScan, encode_problem
 from sessiontree.core.tree import Tree
 from sessiontree.core.tree_drawing import DrawnRow, TreeDrawing
 from sessiontree.core.tree_rows import find_window, stream_rows
 from sessiontree.errors import InvalidOperation
+from sessiontree.format.codec import encode_body
 from sessiontree.session import Session
 from sessiontree.slash_commands.formatting import format_local_time
+
+if TYPE_CHECKING:
+    from sessiontree.ops.compare_files import FilesComparison
 
 NO_ENTRIES = "(no entries)"
 WINDOW_ROWS = 40
 """Rows that `tree --around` shows by default."""
+RECENT_ENTRIES = 1000
+"""In a longer session, `branches` looks for leaves only among its last entries."""
 
 
 @app.command(
@@ -257,31 +261,7 @@ def show(session: str, entry: str, as_json: bool) -> None:
         if value:
             echo(dim(f"{name:7}"), escape_line(value))
     click.echo()
-    click.echo(escape_lines(_format_body(shown)))
-
-
-def _format_body(entry: Entry) -> str:
-    from sessiontree.format.codec import encode_body
-
-    wire = encode_body(entry.body)
-    message = wire.get("message")
-    if isinstance(message, dict):
-        return format_message(message)  # pyright: ignore[reportUnknownArgumentType]
-    import json
-
-    return (
-        coerce_string(wire.get("summary"))
-        or extract_text(wire.get("content"))
-        or json.dumps(wire, ensure_ascii=False, indent=2)
-    )
-
-
-def format_message(message: JsonObject) -> str:
-    """Return the full text of a message, with its tool calls."""
-    parts = [get_message_text(message), *map(format_call_with_arguments, get_tool_calls(message))]
-    if message.get("errorMessage"):
-        parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
-    return "\n".join(part for part in parts if part)
+    click.echo(escape_lines(format_whole_body(encode_body(shown.body))))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree context @ --at HEAD~2 --explain")
@@ -317,6 +297,8 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
                 wire["rules"] = list(seen.state.rules)
             if explanation is not None:
                 wire["explain"] = encode_explanation(explanation)
+                if changed := _count_changed_files(opened):
+                    wire["changedFiles"] = dict(changed)
                 wire["tokens"] = explanation.tokens
             echo_json(wire)
             continue
@@ -327,21 +309,30 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             dim(f"{escape_line(named)}, thinking {escape_line(seen.thinking_level)}"),
         )
         if explanation is not None:
-            _print_explanation(explanation)
+            _print_explanation(explanation, _count_changed_files(opened))
             continue
         for message in messages:
             echo(
                 colorize(escape_line(get_role(message)), "cyan"),
                 dim(f"~{pluralize(estimate_tokens(message), 'token')}"),
             )
-            click.echo(escape_lines(format_message(message)))
+            click.echo(escape_lines(format_whole_message(message)))
             click.echo()
 
 
-def _print_explanation(explanation: Explanation) -> None:
+def _count_changed_files(session: Session) -> Mapping[EntryId, int]:
+    """Return how many files each entry changed, for the entries that changed any."""
+    from sessiontree.files.file_records import count_changed_files
+
+    return count_changed_files(session.tree.items, session.tree)
+
+
+def _print_explanation(explanation: Explanation, changed: Mapping[EntryId, int]) -> None:
     width = max((len(format_id(item.entry.id)) for item in explanation.entries), default=0)
     for item in explanation.entries:
         reason = item.reason + (f" {format_id(item.represented_by)}" if item.represented_by else "")
+        if count := changed.get(item.entry.id):
+            reason += f", changed {pluralize(count, 'file')}"
         line = (
             f"{format_id(item.entry.id):{width}} {'✓' if item.reaches_model else '·'} {item.tokens or '':>7}  "
             f"{escape_line(format_entry_row(item.entry))[:60]:60}  {escape_line(reason)}"
@@ -352,14 +343,38 @@ def _print_explanation(explanation: Explanation) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
 @session_argument
-@click.option("--all", "show_all", is_flag=True, help="Include archived branches.")
+@click.option("--all", "show_all", is_flag=True, help="Include archived branches, and all leaves of a long session.")
 @json_option
 def branches(session: str, show_all: bool, as_json: bool) -> None:
     """List the branches of a session, and the leaves that no branch is at.
 
-    A leaf without a branch has in parentheses the name that a new branch there would get.
+    A leaf without a branch has in parentheses the name that a new branch there would get. In a session of more than
+    1,000 entries, only its last entries are searched for leaves unless --all is given.
     """
-    echo_branches(open_session(session, read_only=True), as_json=as_json, show_all=show_all, show_unnamed=True)
+    opened = open_session(session, read_only=True)
+    if as_json or show_all or not opened.tree.has_more_than(RECENT_ENTRIES):
+        echo_branches(opened, as_json=as_json, show_all=show_all, show_unnamed=True)
+    else:
+        _echo_recent_branches(opened)
+
+
+def _echo_recent_branches(session: Session) -> None:
+    """List the branches of a long session, and its last leaves, without reading all entries."""
+    heads = session.heads
+    rows = [["", "branch", "head", "created", "description"]]
+    for name, head in heads.heads.items():
+        if name not in heads.archived:
+            info = heads.info.get(name)
+            created = format_local_time(info.created if info else session.header.timestamp)
+            description = escape_line(info.description or "") if info else ""
+            mark = "*" if name == heads.current else " "
+            rows.append([mark, escape_line(name), format_id(head), escape_line(created), description])
+    leaves = find_recent_leaves(session.tree, heads, RECENT_ENTRIES)
+    for leaf in leaves:
+        created = escape_line(format_local_time(session.tree.peek(leaf).timestamp))
+        rows.append(["", "(none)", format_id(leaf), created, "no branch"])
+    print_table(rows)
+    echo(dim(f"(leaves of the last {RECENT_ENTRIES:,} entries; --all lists every leaf, and counts entries)"))
 
 
 def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, show_unnamed: bool = False) -> None:
@@ -462,8 +477,11 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
 
     opened = open_session(session, read_only=True)
     result = diff_in(opened, a, b)
+    files = _compare_files(opened, *(stats.leaf for stats in result.stats))
     if as_json:
-        echo_json(diff_to_wire(result))
+        from sessiontree.ops.compare_files import encode_files_comparison
+
+        echo_json({**diff_to_wire(result), **({} if files is None else {"files": encode_files_comparison(files)})})
         return
     calls = CallLookup(opened.tree)
     echo(dim(f"since their common ancestor {format_id(result.common_ancestor)}"))
@@ -473,31 +491,22 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
             echo(colorize(f"{sign} {format_id(entry.id)} {escape_line(format_entry_row(entry, calls))}", color))
         if stats.files:
             echo(dim(f"  files: {escape_line(', '.join(stats.files))}"))
-    _print_file_changes(opened, a, b)
+    _print_file_changes(files)
 
 
-def _print_file_changes(session: Session, a: str, b: str) -> None:
+def _compare_files(session: Session, a: EntryId | None, b: EntryId | None) -> FilesComparison | None:
+    from sessiontree.ops.compare_files import compare_files
+
+    return compare_files(session, a, b, load_config().files, os.getcwd())
+
+
+def _print_file_changes(found: FilesComparison | None) -> None:
     """Print how the files of two places differ, if the session has snapshots of them."""
-    from sessiontree.files.file_records import list_folders
-
-    if not list_folders(session.tree, session.heads.current):
+    if found is None:
         return
-    from sessiontree.cli.file_options import find_files
-    from sessiontree.files.file_history import find_places, read_diff, read_stats
-
-    mover = find_files(session.head)
-    places = find_places(mover.log, session.resolve_place(a), session.resolve_place(b))
-    if mover.store is None or places is None or not mover.store.has_commits(places):
-        echo(dim("files: the snapshots are not on this machine"))
-        return
-    stats = read_stats(mover.store, *places)
-    if not stats:
-        echo(dim("files: no difference"))
-        return
-    echo(bold(f"files: {pluralize(len(stats), 'file')} differ"))
-    for item in stats:
-        counts = "binary" if item.added is None else f"+{item.added} -{item.deleted}"
-        echo(f"  {escape_line(item.path)}", dim(counts))
-    for line in read_diff(mover.store, *places).splitlines():
+    echo(bold(found.summary) if found.stats else dim(found.summary))
+    for path, counts in found.list_counts():
+        echo(f"  {escape_line(path)}", dim(counts))
+    for line in found.diff.splitlines():
         color = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
         echo(escape_line(line) if color is None else colorize(escape_line(line), color))

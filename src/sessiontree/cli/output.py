@@ -28,8 +28,13 @@ ITEMS_PER_BLOCK = 128
 """Items of a long JSON list that are printed together."""
 MAX_LIST_CHARS = 240
 """Longest name or message in a list."""
+ENCODE_ERRORS = (UnicodeEncodeError, OverflowError)
+"""What msgspec raises for values that the `json` module can still encode."""
 REDRAW_SECONDS = 0.25
 """Seconds between two updates of a table."""
+
+
+_encode = Encoder().encode
 
 
 def echo_json(value: Any) -> None:
@@ -37,14 +42,20 @@ def echo_json(value: Any) -> None:
 
 
 def format_json(value: Any) -> str:
-    """Return a value as one line of compact JSON without control characters."""
+    """Return a value as one line of compact JSON without control characters. Infinity and NaN become null."""
+    try:
+        return escape_json(_encode(value).decode())
+    except ENCODE_ERRORS:  # lone surrogates, or numbers of more than 64 bits
+        return escape_json(_format_with_json(value))
+
+
+def _format_with_json(value: Any) -> str:
     import json
 
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except ValueError:  # JSON has no infinity; write null, as other libraries do
-        text = json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
-    return escape_json(text)
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
 
 
 def echo_json_parts(
@@ -63,15 +74,12 @@ def echo_json_parts(
     click.echo(f"],{format_json(end())[1:]}")
 
 
-_encode_structs = Encoder().encode
-
-
 def format_structs(values: Sequence[Struct]) -> str:
-    """Return values as `format_json` does, several times faster, without the brackets of the list."""
+    """Return values as `format_json` does, without the brackets of the list."""
     try:
-        encoded = _encode_structs(values)
-    except UnicodeEncodeError:  # lone surrogates
-        return format_json([asdict(value) for value in values])[1:-1]
+        encoded = _encode(values)
+    except ENCODE_ERRORS:
+        return escape_json(_format_with_json([asdict(value) for value in values]))[1:-1]
     text = encoded.decode()[1:-1]
     return text if encoded.isascii() and b"\x7f" not in encoded else escape_json(text)
 

@@ -421,6 +421,19 @@ class QueueChanged(Event, frozen=True, kw_only=True):
     follow_up: tuple[str, ...]
 
 
+class SnapshotProgress(Event, frozen=True, kw_only=True):
+    """Many files are being stored before a tool call, as in the first snapshot of a large folder."""
+
+    done: int
+    """The number of files that are stored."""
+    total: int
+
+    @property
+    def text(self) -> str:
+        """The message for the user."""
+        return f"saving files: {self.done:,} of {self.total:,}"
+
+
 class Notice(Event, frozen=True, kw_only=True):
     """A message for the user, such as the failure of a handler."""
 

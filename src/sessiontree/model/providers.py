@@ -62,7 +62,12 @@ PROVIDERS = {  # in order of preference when several API keys are set
         Provider(name="xai", default="grok-4.7", keys=("XAI_API_KEY",), base_url="https://api.x.ai/v1"),
         Provider(name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api=ApiKind.MISTRAL),
         Provider(name="deepseek", default="deepseek-v4-flash", keys=("DEEPSEEK_API_KEY",)),
-        Provider(name="moonshotai", default="kimi-k3", keys=("MOONSHOTAI_API_KEY", "MOONSHOT_API_KEY")),
+        Provider(
+            name="moonshotai",
+            default="kimi-k3",
+            keys=("MOONSHOTAI_API_KEY", "MOONSHOT_API_KEY"),
+            url_variable="MOONSHOTAI_BASE_URL",
+        ),
         Provider(name="zai", default="glm-5.3", keys=("ZAI_API_KEY",)),
         Provider(name="groq", default="openai/gpt-oss-120b", keys=("GROQ_API_KEY",), url_variable="GROQ_BASE_URL"),
         Provider(name="cerebras", default="gpt-oss-120b", keys=("CEREBRAS_API_KEY",)),

@@ -39,6 +39,8 @@ Metric: TypeAlias = Literal["cost", "tokens", "entries", "time"]
 DEFAULT_PAGE_SIZE = 200
 """Items of a page, if the request does not set a limit."""
 MAX_PAGE_SIZE = 2000
+MAX_DIFF_CHARACTERS = 200_000
+"""Characters of a diff of files that a response contains."""
 
 
 class ResponseModel(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -168,6 +170,8 @@ class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     modified: Timestamp
     parent_session: SessionId | None
     archived: bool
+    origin: Annotated[str, Meta(examples=["claude 2.1.326"])] | None
+    """The program that recorded the session, and its version."""
     read_only: Annotated[str, Meta(examples=["the session was redacted on export"])] | None
     """Why the session is read-only."""
     problems: list[Object]
@@ -249,9 +253,13 @@ class TreePage(ResponseModel, frozen=True, kw_only=True):
     name: Name | None
     branch: BranchName
     leaf: Id | None
-    total: Count
-    """The number of rows on all pages."""
+    total: Count | None
+    """The number of rows on all pages; `null` for the rows around a place."""
     entries: list[TreeRow]
+    has_earlier: bool
+    """Whether the tree has rows before these."""
+    has_later: bool
+    """Whether the tree has rows after these."""
     next: NextCursor | None
 
 
@@ -382,29 +390,9 @@ class SwitchBranchRequest(RequestModel, frozen=True, kw_only=True):
     branch: BranchName
 
 
-class EmptyRequest(RequestModel, frozen=True, kw_only=True):
-    """An empty object."""
+class FilesRequest(RequestModel, frozen=True, kw_only=True):
+    """What a move does to files."""
 
-
-class CurrentBranchResponse(ResponseModel, frozen=True, kw_only=True):
-    current: BranchName
-    leaf: Id | None
-
-
-class UndoResponse(CurrentBranchResponse, frozen=True, kw_only=True):
-    undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
-    """A description of what was undone."""
-
-
-class NavigateRequest(RequestModel, frozen=True, kw_only=True):
-    to: Place
-    summarize: bool = False
-    """Let a model summarize the abandoned entries; needs the scope `run`."""
-    instructions: Text | None = None
-    summary: NonBlankText | None = None
-    """Use this summary instead of a model."""
-    branch: BranchName | None = None
-    """The branch to move; by default the current one."""
     files: Literal["conversation", "both", "files"] = "conversation"
     """What moves: the conversation, the files too, or only the files. Files need the scope `run`."""
     take: list[Text] = []
@@ -413,6 +401,22 @@ class NavigateRequest(RequestModel, frozen=True, kw_only=True):
     """Return which files would be restored, and change nothing."""
     diff: bool = False
     """With `preview`: return the changes on disk as a unified diff too."""
+
+    @property
+    def needs_files(self) -> bool:
+        return self.files != "conversation" or self.preview
+
+
+class SwitchRequest(FilesRequest, frozen=True, kw_only=True):
+    branch: BranchName
+
+
+class UndoRequest(FilesRequest, frozen=True, kw_only=True):
+    """Undo the last move."""
+
+
+class EmptyRequest(RequestModel, frozen=True, kw_only=True):
+    """An empty object."""
 
 
 class FileMove(ResponseModel, frozen=True, kw_only=True):
@@ -431,6 +435,62 @@ class FileMoves(ResponseModel, frozen=True, kw_only=True):
     others: list[str] = []
     """Other sessions and branches that work in the folder."""
     diff: str | None = None
+
+
+class FileDifference(ResponseModel, frozen=True, kw_only=True):
+    path: str
+    added: int | None
+    """The number of added lines; `null` for a binary file."""
+    deleted: int | None
+
+
+class FilesDiffRequest(RequestModel, frozen=True, kw_only=True):
+    a: Place
+    b: Place
+
+
+class FilesDiffResponse(ResponseModel, frozen=True, kw_only=True):
+    paths: list[FileDifference]
+    diff: str
+    """A unified diff, cut off if it is very long."""
+    missing: str | None
+    """Why the files are not known."""
+
+
+class MergedFiles(ResponseModel, frozen=True, kw_only=True):
+    """What a merge did to the files of a folder."""
+
+    folder: str
+    written: list[str]
+    deleted: list[str]
+    conflicts: list[FileMove]
+    """If there are any, no file was changed."""
+
+
+class CurrentBranchResponse(ResponseModel, frozen=True, kw_only=True):
+    current: BranchName
+    leaf: Id | None
+
+
+class SwitchResponse(CurrentBranchResponse, frozen=True, kw_only=True):
+    files: FileMoves | None = None
+    """The files that were restored, or that a preview lists."""
+
+
+class UndoResponse(SwitchResponse, frozen=True, kw_only=True):
+    undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
+    """A description of what was undone."""
+
+
+class NavigateRequest(FilesRequest, frozen=True, kw_only=True):
+    to: Place
+    summarize: bool = False
+    """Let a model summarize the abandoned entries; needs the scope `run`."""
+    instructions: Text | None = None
+    summary: NonBlankText | None = None
+    """Use this summary instead of a model."""
+    branch: BranchName | None = None
+    """The branch to move; by default the current one."""
 
 
 class NavigateResponse(ResponseModel, frozen=True, kw_only=True):
@@ -477,6 +537,8 @@ class MergeResponse(ResponseModel, frozen=True, kw_only=True):
     branch: BranchName
     leaf: Id | None
     cancelled: bool
+    files: MergedFiles | None = None
+    """The files of the private folder of the merged branch."""
 
 
 class PromoteRequest(RequestModel, frozen=True, kw_only=True):
@@ -490,6 +552,8 @@ class PromoteResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
     archived: list[BranchName]
     cancelled: bool
+    files: MergedFiles | None = None
+    """The files of the private folder of the promoted branch."""
 
 
 class CherryPickRequest(RequestModel, frozen=True, kw_only=True):
@@ -818,7 +882,14 @@ class CreateExperimentRequest(RequestModel, frozen=True, kw_only=True):
 
     at: Place = "HEAD"
     arms: Annotated[list[ArmRequest], Meta(min_length=2, max_length=50)]
-    runs: Annotated[int, Meta(ge=1, le=1000)] = 5
+    places: Annotated[list[Place], Meta(max_length=100)] = []
+    """More places that runs start from, in turns."""
+    runs: Annotated[int, Meta(ge=1, le=1000)] = 20
+    """The most runs of each arm."""
+    design: Literal["sequential", "fixed"] = "sequential"
+    """`sequential` stops at a winner, and its result holds at any time. `fixed` decides after all runs."""
+    failed_score: float | None = None
+    """The value of the metric that a failed run counts with."""
     metric: Annotated[str, Meta(max_length=100)] = "cost"
     scorers: Annotated[list[ScorerRequest], Meta(max_length=20)] = []
     model: ModelName | None = None

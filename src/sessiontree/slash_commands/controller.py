@@ -18,7 +18,7 @@ from sessiontree.agent.agent import Agent
 from sessiontree.agent.factory import AgentOptions, create_agent
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.system_prompt import build_coding_prompt
+from sessiontree.agent.system_prompt import SystemPart, build_coding_prompt
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
@@ -37,7 +37,6 @@ from sessiontree.core.place_names import (
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.files.file_history import read_restore_diff
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.private_folder import find_private_folder
 from sessiontree.files.restore import has_journals
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
@@ -52,6 +51,7 @@ from sessiontree.hooks.events import (
 from sessiontree.hooks.ui_protocol import NoUi, Ui
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
+from sessiontree.ops.compare_files import FilesComparison, compare_files
 from sessiontree.ops.fork import ForkOutcome, fork_session
 from sessiontree.ops.move_files import FileMover, FilesChoice, restore_after_move
 from sessiontree.ops.navigate import (
@@ -122,6 +122,7 @@ class SessionController:
         """The error message if a model is needed and there is none."""
         self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
+        self._system_parts: list[SystemPart] = []
         self._moves = MoveGuard(self.hooks)
         self._shell = UserShell(self.hooks, self._write_shell_message)
         """Runs shell commands while no agent exists."""
@@ -239,13 +240,15 @@ class SessionController:
         await self.hooks.emit(SessionShutdown(reason="quit"))
         self._stop_tracing()
         await self._release_session()
+        if self.options.mcp is not None:
+            await self.options.mcp.close()
 
     def _attach_agent(self, model: Model | None, thinking: str | None = None) -> None:
         """Create the agent for the current session."""
         context = self.hooks.context
         context.session, context.branch, context.agent = self.session, self.branch, None
         context.cwd = self.cwd
-        context.build_system_prompt = build_coding_prompt
+        context.build_system_prompt = self._build_system_prompt
         if model is not None:
             options = structs.replace(self.options, tools=self.tools, thinking=thinking, cwd=self.cwd)
             self._agent = create_agent(self.branch, model, self.hooks, options)
@@ -306,6 +309,18 @@ class SessionController:
                 self._update_agent_tools()
 
         return remove
+
+    def add_system_part(self, part: SystemPart) -> Callable[[], None]:
+        """Add a part to the end of the system prompt, and return a function that removes it."""
+        self._system_parts.append(part)
+
+        def remove() -> None:
+            self._system_parts[:] = [one for one in self._system_parts if one is not part]
+
+        return remove
+
+    def _build_system_prompt(self, cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
+        return [*build_coding_prompt(cwd, tools), *self._system_parts]
 
     def _update_agent_tools(self) -> None:
         if self._agent is not None:
@@ -395,10 +410,8 @@ class SessionController:
     async def plan_switch_files(self, place: Place) -> RestorePlan:
         """Plan to restore the files of a branch or a place: the preview of `switch` with files."""
         name = self._find_switch_branch(place)
-        leaf = self.session.resolve_place(self.qualify_place(place))
-        if name is not None and any(find_private_folder(self.session.id, one) for one in (name, self.branch.name)):
-            return RestorePlan(folder="", start=None, place=leaf)  # each of the branches keeps its own files
-        return await self._plan_restore(lambda mover: mover.plan(leaf))
+        exact = self.qualify_place(place) if name is None else name
+        return await self._plan_restore(lambda mover: mover.plan_switch(exact))
 
     async def plan_undo_files(self) -> RestorePlan:
         """Plan to restore the files from before the last move: the preview of `undo` with files."""
@@ -409,6 +422,14 @@ class SessionController:
         """Return what a plan would change on disk, as a unified diff."""
         return await asyncio.to_thread(read_restore_diff, plan)
 
+    async def compare_files(
+        self, a: EntryId | None, b: EntryId | None, *, with_diff: bool = True
+    ) -> FilesComparison | None:
+        """Return how the files of two places differ; `None` if no agent changed files."""
+        return await asyncio.to_thread(
+            compare_files, self.session, a, b, self.settings.files, self.cwd, with_diff=with_diff
+        )
+
     async def _plan_restore(self, make_plan: Callable[[FileMover], RestorePlan]) -> RestorePlan:
         mover = await self._find_files()
         return await asyncio.to_thread(make_plan, mover)
@@ -417,11 +438,13 @@ class SessionController:
         return await asyncio.to_thread(FileMover.find, self.branch, self.settings.files, self.cwd)
 
     async def offer_recovery(self) -> None:
-        """Ask whether to finish or revert restores of this session that were killed half way."""
+        """Ask whether to finish or revert restores that were killed half way, and report killed calls."""
         if not await asyncio.to_thread(has_journals):
             return
         try:
             mover = await self._find_files()
+            for text in await asyncio.to_thread(mover.record_interrupted_calls):
+                self.hooks.notify_listeners(Notice(level="warning", text=text))
             for interrupted in await asyncio.to_thread(mover.find_interrupted):
                 answer = None
                 if self.ui.has_person:

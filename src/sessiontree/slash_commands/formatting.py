@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from sessiontree.agent.mcp_client.server_specs import describe_server
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.outline import build_outline, format_hidden
@@ -12,6 +14,11 @@ from sessiontree.core.place_names import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session
 
+if TYPE_CHECKING:
+    from sessiontree.agent.mcp_client.server_pool import McpServerStatus
+
+MAX_RESOURCES = 20
+"""Resources of one MCP server that are listed."""
 WIDTH = 72
 """The maximum width of an excerpt."""
 
@@ -41,6 +48,19 @@ def make_excerpt(words: str, width: int = WIDTH) -> str:
     """Return the first `width` characters of a text on one line."""
     line = " ".join(words[: width * 4].split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def format_mcp_status(status: McpServerStatus) -> str:
+    """Return what an MCP server offers, or why it cannot be used."""
+    lines = [f"{status.server.name}: {describe_server(status.server)} ({status.server.origin})"]
+    if status.error is not None:
+        return "\n".join([*lines, f"  error: {status.error}"])
+    lines.append(f"  {status.title or 'connected'}, protocol {status.protocol}")
+    lines += [f"  tool {name}  {make_excerpt(description)}".rstrip() for name, description in status.tools]
+    lines += [f"  resource {uri}" for uri in status.resources[:MAX_RESOURCES]]
+    if len(status.resources) > MAX_RESOURCES:
+        lines.append(f"  {len(status.resources) - MAX_RESOURCES} more resources")
+    return "\n".join([*lines, *(f"  prompt {prompt}" for prompt in status.prompts)])
 
 
 def draw_tree(session: Session, leaf: EntryId | None) -> str:

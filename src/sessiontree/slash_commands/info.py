@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from sessiontree.agent.permission_rules import PERMISSION_MODES
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import save_messages
-from sessiontree.branch_comparison import Comparison, Diff, format_usage
+from sessiontree.branch_comparison import BranchStats, Comparison, Diff, format_usage
 from sessiontree.config import PermissionMode
 from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import Message
@@ -18,9 +18,10 @@ from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.messages import CHARACTERS_PER_TOKEN, extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
 from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.ops.compare_files import describe_files
 from sessiontree.session import compare, diff
 from sessiontree.slash_commands.controller import SessionController
-from sessiontree.slash_commands.formatting import format_id, format_table, make_excerpt
+from sessiontree.slash_commands.formatting import format_id, format_mcp_status, format_table, make_excerpt
 from sessiontree.slash_commands.models import ConfiguredModels
 from sessiontree.slash_commands.registry import (
     FILE,
@@ -33,9 +34,11 @@ from sessiontree.slash_commands.registry import (
     complete_levels,
     complete_models,
     complete_modes,
+    complete_servers,
 )
 
 FULL = "full"
+WORDS = Argument(name="SERVER", complete=complete_servers, repeated=True)
 
 
 async def _run_context(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -81,7 +84,16 @@ async def _run_diff(controller: SessionController, args: Sequence[str]) -> Comma
         lines.append(f"{sign * 3} {stats.name}  {', '.join(format_usage(stats))}")
         lines += [f"{sign} {format_id(entry.id)} {make_excerpt(format_entry_row(entry, calls))}" for entry in entries]
         lines += [f"  files: {', '.join(stats.files)}"] if stats.files else []
+    lines += await _describe_files(controller, *found.stats, with_diff=True)
     return CommandOutcome(text="\n".join(lines))
+
+
+async def _describe_files(
+    controller: SessionController, a: BranchStats, b: BranchStats, *, with_diff: bool = False
+) -> list[str]:
+    """Return how the files of two places differ, as lines; none if no agent changed files."""
+    found = await controller.compare_files(a.leaf, b.leaf, with_diff=with_diff)
+    return [] if found is None else list(describe_files(found, with_diff=with_diff))
 
 
 def compare_branches(controller: SessionController, args: Sequence[str]) -> Comparison:
@@ -99,7 +111,12 @@ async def _run_compare(controller: SessionController, args: Sequence[str]) -> Co
         counts = map(str, (stats.entries, stats.tool_calls, stats.errors))
         rows.append([stats.name, *counts, tokens, cost, f"{stats.seconds:.1f}s"])
     ahead = f"winner: {found.winner} ({found.reason})" if found.winner else f"no winner: {found.reason}"
-    return CommandOutcome(text=f"{format_table(rows)}\n{ahead}")
+    first, *others = found.branches
+    lines = [format_table(rows), ahead]
+    for stats in others:
+        files = await _describe_files(controller, first, stats)
+        lines += [f"{first.name} and {stats.name}:", *files] if files else []
+    return CommandOutcome(text="\n".join(lines))
 
 
 async def _run_copy(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -110,6 +127,26 @@ async def _run_copy(controller: SessionController, args: Sequence[str]) -> Comma
                 message = controller.host.copy(words)
                 return CommandOutcome(text=words if message is None else message)
     raise InvalidOperation("no answer to copy")
+
+
+async def _run_mcp(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    pool = controller.options.mcp
+    if pool is None or not pool.servers:
+        raise InvalidOperation("no MCP servers: add one with `sessiontree mcp add`")
+    match args:
+        case []:
+            return CommandOutcome(text="\n".join(format_mcp_status(status) for status in await pool.list_status()))
+        case ["restart", name]:
+            await pool.restart(name)
+            return CommandOutcome(text=f"{name} starts again with the next request")
+        case ["prompt", name, prompt, *rest]:
+            pairs = [word.partition("=") for word in rest]
+            if not all(key and equals for key, equals, _ in pairs):
+                raise InvalidOperation("usage: /mcp prompt SERVER PROMPT [NAME=VALUE...]")
+            values = {key: value for key, _, value in pairs}
+            return CommandOutcome(prompt=await pool.read_prompt(name, prompt, values))
+        case _:
+            raise InvalidOperation("usage: /mcp [restart SERVER | prompt SERVER PROMPT [NAME=VALUE...]]")
 
 
 async def _run_save_unsaved(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -249,6 +286,12 @@ COMMANDS = (
         help="Show the permissions of the agent, or change the mode",
         run=_run_permissions,
         arguments=(Argument(name="MODE", complete=complete_modes),),
+    ),
+    Command(
+        name="mcp",
+        help="Show the MCP servers and their tools; restart one, or send one of its prompts",
+        run=_run_mcp,
+        arguments=(Argument(name="restart|prompt", complete=lambda controller, prefix: ["restart", "prompt"]), WORDS),
     ),
     Command(name="reload", help="Reload extensions and prompt files", run=_run_reload),
     Command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
@@ -12,7 +11,6 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.operation_plans import find_last_prompt
-from sessiontree.core.place_names import find_branch
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.git_command import SnapshotError
@@ -21,7 +19,6 @@ from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
-from sessiontree.ops.merge_files import merge_branch_files
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
@@ -306,17 +303,13 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
             hooks=controller.hooks,
             summary=controller.request_summary(focus),
             signal=signal,
+            file_settings=controller.settings.files,
         )
     controller.host.refresh()
     if outcome.cancelled:
         return build_cancelled(outcome.cancelled_by)
     text = f"Merged {source} into {controller.branch.name}; head: {format_id(outcome.new_leaf)}"
-    name = find_branch(source, controller.session.tree, controller.session.heads)
-    if name is not None:
-        branch, settings = controller.session.branch(name), controller.settings.files
-        files = await asyncio.to_thread(merge_branch_files, branch, controller.branch, settings)
-        text += "" if files is None else f"\n{files.summary}"
-    return CommandOutcome(text=text)
+    return CommandOutcome(text=text if outcome.files is None else f"{text}\n{outcome.files.summary}")
 
 
 async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

@@ -270,6 +270,11 @@ def complete_modes(controller: SessionController, prefix: str) -> Iterable[str]:
     return PERMISSION_MODES
 
 
+def complete_servers(controller: SessionController, prefix: str) -> Iterable[str]:
+    """Complete names of MCP servers."""
+    return [] if controller.options.mcp is None else [server.name for server in controller.options.mcp.servers]
+
+
 def complete_sessions(controller: SessionController, prefix: str) -> Iterable[str]:
     """Complete names and ids of the sessions of this folder."""
     known = catalog.sessions(controller.cwd)
@@ -305,7 +310,7 @@ ORDER = (
     "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
     "fork", "branch", "clone", "new", "resume", "session", "name", "search", "export", "export-branch",
     "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "diff", "compare",
-    "model", "thinking", "permissions", "copy", "save-unsaved", "reload", "quit",
+    "model", "thinking", "permissions", "mcp", "copy", "save-unsaved", "reload", "quit",
 )  # fmt: skip
 """The built-in commands in the order of the help."""
 

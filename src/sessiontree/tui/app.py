@@ -27,12 +27,13 @@ from sessiontree.core.place_names import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.library import catalog
+from sessiontree.library.presence import PresenceLock, read_change_mark
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.registry import CommandOutcome
 from sessiontree.store import lock
 from sessiontree.tui.keys import Key, OrderedKeysApp, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.screens.chat_screen import ChatScreen
-from sessiontree.tui.services.session_checks import PresenceLock, find_problems
+from sessiontree.tui.services.session_checks import find_problems
 from sessiontree.tui.services.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
 
@@ -235,7 +236,7 @@ class SessionApp(OrderedKeysApp[None]):
                     previous.release()
                 self._presence = presence
         if target is not None:
-            self._last_size = _read_size(target.session)
+            self._last_size = read_change_mark(target.session)
         return target
 
     def check_session(self, session: Session) -> None:
@@ -309,7 +310,7 @@ class SessionApp(OrderedKeysApp[None]):
             return
         # A database may be remote, so query it in a thread.
         session = controller.session
-        size = await asyncio.to_thread(_read_size, session) if session.file is None else _read_size(session)
+        size = await asyncio.to_thread(read_change_mark, session) if session.file is None else read_change_mark(session)
         if size == self._last_size:
             return
         self._last_size = size
@@ -524,14 +525,3 @@ def _preload_modules() -> None:
     """Import the modules of the controller. Called in a thread to keep the UI responsive."""
     for module in ("agent.tools", "slash_commands.info", "slash_commands.navigation", "slash_commands.sessions"):
         import_module(f"sessiontree.{module}")
-
-
-def _read_size(session: Session) -> object:
-    """Return a value that changes whenever any process writes to the session."""
-    try:
-        if session.file is None:
-            return session.store.read_end().cursor.value
-        status = os.stat(session.file)
-        return status.st_size, status.st_mtime_ns  # a rolled-back append restores the size but not the time
-    except (OSError, SessionTreeError):
-        return None

@@ -13,6 +13,7 @@ from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.restore_plan import RestorePlan
+from sessiontree.library.presence import is_session_open
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, make_excerpt
@@ -33,7 +34,6 @@ from sessiontree.slash_commands.registry import (
     quote_word,
 )
 from sessiontree.slash_commands.sessions import export_session, format_export
-from sessiontree.tui.services.session_checks import is_session_open
 from sessiontree.tui.services.terminal import send_to_clipboard
 
 if TYPE_CHECKING:

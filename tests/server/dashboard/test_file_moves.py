@@ -1,4 +1,4 @@
-"""The dialog "Go here" shows which files a move can restore, and asks what to move."""
+"""The dialogs of moves show which files they can restore, and ask what to move."""
 
 from __future__ import annotations
 
@@ -145,3 +145,59 @@ def test_a_token_that_may_not_run_agents_moves_the_conversation(
     submit(page, "Moved. Press u to undo.")
 
     assert (folder / "poem").read_text() == "two\n"
+
+
+def test_undo_offers_the_files_of_the_place_before(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
+    leaf = session.head.leaf
+    page = ask_to_go(visit, serve(), session)
+    choose(page, "Conversation and files")
+    submit(page, "2 files restored, 1 file deleted")
+
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector("dialog >> text=What should move?")
+    assert "1 file to add, 2 files to change" in page.locator("dialog").inner_text()
+    choose(page, "Conversation and files")
+    submit(page, "3 files restored")
+
+    assert read_leaf(session) == leaf
+    assert (folder / "poem").read_text() == "two\n"
+    assert (folder / "added").exists()
+
+
+def test_undo_asks_nothing_if_no_file_differs(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
+    leaf = session.head.leaf
+    page = ask_to_go(visit, serve(), session)
+    submit(page, "Moved. Press u to undo.")
+
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector(".toast.on >> text=Undid")
+
+    assert read_leaf(session) == leaf
+
+
+def test_switching_offers_the_files_of_the_branch(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
+    first = next(entry.id for entry in session.tree if entry.text == "Turn 0 is done.")
+    session.create_branch("early", at=first, current=False)
+    site = serve()
+    page = visit(site, f"/s/{session.id}/branches")
+    page.wait_for_selector(".link.live")
+    page.get_by_role("button", name="Switch", exact=True).click()
+    page.wait_for_selector("dialog >> text=Switch to early")
+    choose(page, "Conversation and files")
+
+    submit(page, "Switched to early 2 files restored, 1 file deleted")
+
+    assert (folder / "poem").read_text() == "one\n"
+
+
+def test_the_comparison_shows_the_files_side_by_side(serve: Serve, visit: Visit, session: Session) -> None:
+    first = next(entry.id for entry in session.tree if entry.text == "Turn 0 is done.")
+    session.create_branch("early", at=first, current=False)
+
+    page = visit(serve(), f"/s/{session.id}/compare?branch=early&branch=main")
+    page.get_by_text("3 files differ between early and main").click()
+
+    table = page.get_by_role("region", name="Differences of poem")
+    assert table.locator("td.removed").inner_text() == "one"
+    assert table.locator("td.added").inner_text() == "two"
+    assert "added +1 −0" in page.locator(".files-diff .counts").inner_text()

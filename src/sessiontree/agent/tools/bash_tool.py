@@ -52,7 +52,12 @@ async def run_bash(context: ToolContext) -> ToolOutput:
         timeout=arguments.timeout,
         update=context.update,
     )
-    ended = _describe_exit(ran, arguments.timeout)
+    return build_bash_output(ran, arguments.timeout)
+
+
+def build_bash_output(ran: CommandResult, timeout: float) -> ToolOutput:
+    """Return the output of the tool for a command that had `timeout` seconds."""
+    ended = _describe_exit(ran, timeout)
     details: dict[str, Any] = {"exitCode": ran.exit_code}
     if ran.full_output is not None:
         details["fullOutputPath"] = ran.full_output

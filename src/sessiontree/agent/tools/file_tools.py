@@ -49,24 +49,34 @@ def _edit_file(arguments: EditArguments, cwd: str) -> ToolOutput:
     if check_regular(path, arguments.path).st_size > MAX_EDIT_BYTES:
         raise ToolError(f"{arguments.path} is larger than {MAX_EDIT_BYTES >> 20} MiB; it cannot be edited")
     try:
-        arguments.new_text.encode()
         with open(path, "rb") as file:
             raw = file.read()
         if is_binary(raw[:SNIFF_BYTES]):
             raise ToolError(f"{arguments.path} is a binary file")
-        text = raw.decode("utf-8", "surrogateescape")
-        changes = _find_changes(text, arguments)
-        write_atomically(path, _apply_changes(text, changes).encode("utf-8", "surrogateescape"))
-    except UnicodeEncodeError:
-        raise ToolError("new_text contains half of a surrogate pair, which cannot be encoded as UTF-8") from None
+        changed, output = edit_text(raw.decode("utf-8", "surrogateescape"), arguments)
+        write_atomically(path, changed.encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    return output
+
+
+def edit_text(text: str, arguments: EditArguments) -> tuple[str, ToolOutput]:
+    """Return the edited text of a file and the output of the tool. Raises `ToolError`."""
+    _check_encodable(arguments.new_text, "new_text")
+    changes = _find_changes(text, arguments)
     line, more = text.count("\n", 0, changes[0].start) + 1, len(changes) - 1
     others = f", and at {pluralize(more, 'more place')}" if more else ""
-    return ToolOutput(
+    return _apply_changes(text, changes), ToolOutput(
         content=f"Edited {arguments.path} at line {line}{others}.",
         details={"diff": truncate_diff(build_unified_diff(text, changes, arguments.path)), "firstChangedLine": line},
     )
+
+
+def _check_encodable(text: str, name: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ToolError(f"{name} contains half of a surrogate pair, which cannot be encoded as UTF-8") from None
 
 
 def _find_changes(text: str, arguments: EditArguments) -> list[TextChange]:
@@ -177,12 +187,13 @@ def _read_file(arguments: ReadArguments, cwd: str) -> ToolOutput:
             if is_binary(file.read(SNIFF_BYTES)):
                 raise ToolError(f"{arguments.path} is a binary file of {size} bytes")
             file.seek(0)
-            return _read_text(arguments, file, size)
+            return read_text(arguments, file, size)
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
 
 
-def _read_text(arguments: ReadArguments, file: BinaryIO, size: int) -> ToolOutput:
+def read_text(arguments: ReadArguments, file: BinaryIO, size: int) -> ToolOutput:
+    """Return the output of the tool for a text file of `size` bytes. Raises `ToolError`."""
     first, limit = arguments.offset, min(arguments.limit, MAX_LINES)
     lines: list[str] = []
     held = total = 0
@@ -250,16 +261,20 @@ def _write_file(arguments: WriteArguments, cwd: str) -> ToolOutput:
     existed = os.path.exists(path)
     if existed:
         check_regular(path, arguments.path)
+    _check_encodable(arguments.content, "content")
     try:
-        data = arguments.content.encode()
         before = _read_old_text(path) if existed else None
-        write_atomically(path, data)
-    except UnicodeEncodeError:
-        raise ToolError("content contains half of a surrogate pair, which cannot be encoded as UTF-8") from None
+        write_atomically(path, arguments.content.encode())
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    return describe_write(arguments, before, existed=existed)
+
+
+def describe_write(arguments: WriteArguments, before: str | None, *, existed: bool) -> ToolOutput:
+    """Return the output of the tool after a write. `before` is the old text, if there is one to compare with."""
+    size = len(arguments.content.encode())
     return ToolOutput(
-        content=f"{'Replaced' if existed else 'Created'} {arguments.path}: {pluralize(len(data), 'byte')}.",
+        content=f"{'Replaced' if existed else 'Created'} {arguments.path}: {pluralize(size, 'byte')}.",
         details=None if before is None else _build_diff_details(before, arguments),
     )
 

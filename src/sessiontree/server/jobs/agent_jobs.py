@@ -207,6 +207,7 @@ class AgentJobs:
             thinking=runtime.controller.settings.thinking if target.leaf is None else None,
             cwd=workspace.cwd,
             permissions=permissions,
+            mcp=None if workspace.is_limited else runtime.controller.options.mcp,
         )
         agent = create_agent(target, chosen_model, hooks, options)
 

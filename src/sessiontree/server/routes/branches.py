@@ -6,25 +6,29 @@ Operations with hooks and summaries run in the agent loop. A summary that a mode
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
 
-from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name
+from sessiontree.config import load_config
+from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name, find_branch
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.file_history import read_restore_diff
+from sessiontree.files.private_folder import find_private_folder
 from sessiontree.files.restore import RestoreOutcome
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library import catalog
 from sessiontree.ops import fork
 from sessiontree.ops import navigate as navigating
-from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
+from sessiontree.ops.compare_files import FilesComparison, compare_files, encode_files_comparison
+from sessiontree.ops.merge import MergeOutcome, cherry_pick, find_other_branches, merge, promote
+from sessiontree.ops.merge_files import remove_branch_folders
 from sessiontree.ops.move_files import FileMover
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.server import schemas
-from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, WriteContext
+from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, RunContext, WriteContext
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_jobs import SessionRuntime
 from sessiontree.server.openapi import describe_route
@@ -35,9 +39,6 @@ from sessiontree.session import Branch, Session
 router = APIRouter(prefix="/api/sessions/{id}")
 
 T = TypeVar("T")
-
-MAX_DIFF_CHARACTERS = 200_000
-"""Characters of a diff that a preview returns."""
 
 
 # Branches
@@ -96,48 +97,96 @@ def change_branch(
         renamed = None if request.name == name else request.name
         if renamed in session.heads.heads:  # check before the first write
             raise InvalidOperation(f"branch {renamed!r} already exists")
+        if find_private_folder(session.id, name) is not None:
+            call.check_can_run()
+            if renamed is not None:
+                raise InvalidOperation(f"branch {name!r} has a private folder; merge or archive it before renaming")
         if request.archived is not None:
             session.archive_branch(name, archived=request.archived)
+        if request.archived:
+            remove_branch_folders(session, [name], load_config().files)
         if renamed is not None:
             session.rename_branch(name, renamed)
         return JsonResponse(build_branch_list(session, schemas.MAX_PAGE_SIZE, None), at=opened)
 
 
-@router.post("/switch-branch", **describe_route(schemas.CurrentBranchResponse, request=schemas.SwitchBranchRequest))
+@router.post("/switch-branch", **describe_route(schemas.SwitchResponse, request=schemas.SwitchRequest))
 def switch_branch(
     call: WriteContext,
     id: str,
-    request: Annotated[schemas.SwitchBranchRequest, Depends(RequestBody(schemas.SwitchBranchRequest))],
+    request: Annotated[schemas.SwitchRequest, Depends(RequestBody(schemas.SwitchRequest))],
 ) -> JsonResponse:
-    """Switch to another branch."""
+    """Switch to another branch, optionally with its files."""
+    if request.needs_files:
+        call.check_can_run()
     with call.write_session(id) as opened:
-        return JsonResponse(switch_session(opened, request.branch), at=opened)
+        session, place = opened.session, f"{BRANCH_PREFIX}{request.branch}"
+        session.branch(request.branch)
+        files = _move_with_files(
+            session, request, lambda mover: mover.plan_switch(request.branch), lambda: session.switch(place)
+        )
+        here = schemas.SwitchResponse(current=session.heads.current, leaf=opened.leaf, files=files)
+        return JsonResponse(here, at=opened)
 
 
-def switch_session(opened: OpenSession, branch: str) -> schemas.CurrentBranchResponse:
-    opened.session.branch(branch)
-    opened.session.switch(f"{BRANCH_PREFIX}{branch}")
-    return _build_current_branch(opened)
-
-
-def _build_current_branch(opened: OpenSession) -> schemas.CurrentBranchResponse:
-    return schemas.CurrentBranchResponse(current=opened.session.heads.current, leaf=opened.leaf)
-
-
-@router.post("/undo", **describe_route(schemas.UndoResponse, request=schemas.EmptyRequest, allow_empty=True))
+@router.post("/undo", **describe_route(schemas.UndoResponse, request=schemas.UndoRequest, allow_empty=True))
 def undo(
     call: WriteContext,
     id: str,
-    request: Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))],
+    request: Annotated[schemas.UndoRequest, Depends(RequestBody(schemas.UndoRequest, allow_empty=True))],
 ) -> JsonResponse:
     """Undo the last move, switch, merge or promotion, and return what was undone. Repeat it to go further back."""
+    if request.needs_files:
+        call.check_can_run()
     with call.write_session(id) as opened:
-        move = opened.session.heads.undoable
+        session, move = opened.session, opened.session.heads.undoable
         for branch in () if move is None else move.moved_branches:
             call.state.check_idle(opened, branch)
-        undone = opened.session.undo().undo_description or ""
-        here = _build_current_branch(opened)
-        return JsonResponse(schemas.UndoResponse(current=here.current, leaf=here.leaf, undone=undone), at=opened)
+        plan = session.plan_undo()
+        files = _move_with_files(
+            session,
+            request,
+            lambda mover: mover.plan_undo(plan.old_leaf, plan.new_leaf),
+            lambda: session.undo(expected=plan),
+        )
+        answer = schemas.UndoResponse(
+            current=session.heads.current, leaf=opened.leaf, undone=plan.undo_description or "", files=files
+        )
+        return JsonResponse(answer, at=opened)
+
+
+def _move_with_files(
+    session: Session,
+    request: schemas.FilesRequest,
+    plan_files: Callable[[FileMover], RestorePlan],
+    move: Callable[[], object],
+) -> schemas.FileMoves | None:
+    """Move the conversation, the files, or both, or return a preview. Files are planned before anything moves."""
+    if not request.needs_files:
+        move()
+        return None
+    mover = FileMover.find(session.head, load_config().files)
+    plan = plan_files(mover).take(request.take)
+    if request.preview:
+        return _build_file_moves(plan, diff=_read_diff(plan) if request.diff else None)
+    if request.files == "both":
+        move()
+        mover.branch = session.head
+    return _build_file_moves(plan, mover.restore(plan))
+
+
+@router.post("/files-diff", **describe_route(schemas.FilesDiffResponse, request=schemas.FilesDiffRequest))
+def diff_files(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.FilesDiffRequest, Depends(RequestBody(schemas.FilesDiffRequest))],
+) -> JsonResponse:
+    """Compare the files of two places: counts, and a unified diff. It shows project files, as an agent can."""
+    with call.read_session(id) as opened:
+        session = opened.session
+        leaves = session.resolve_place(request.a), session.resolve_place(request.b)
+        found = compare_files(session, *leaves, load_config().files) or FilesComparison()
+        return JsonResponse(encode_files_comparison(found, schemas.MAX_DIFF_CHARACTERS), at=opened)
 
 
 @router.post("/label", **describe_route(schemas.LabelResponse, request=schemas.LabelRequest))
@@ -239,11 +288,11 @@ async def navigate(
         mover = await asyncio.to_thread(FileMover.find, branch, runtime.controller.settings.files)
         return await asyncio.to_thread(mover.plan, leaf)
 
-    if (request.summarize and request.summary is None) or request.files != "conversation" or request.preview:
+    if (request.summarize and request.summary is None) or request.needs_files:
         call.check_can_run()
     async with use_session(call, id) as opened:
         plan = None
-        if request.files != "conversation" or request.preview:
+        if request.needs_files:
             plan = (await _run_operation(call, opened, plan_files)).take(request.take)
         if request.preview:
             leaf = _get_branch(opened.session, request.branch).leaf
@@ -265,7 +314,7 @@ async def navigate(
 
 
 def _read_diff(plan: RestorePlan) -> str:
-    return "" if plan.is_empty else read_restore_diff(plan)[:MAX_DIFF_CHARACTERS]
+    return "" if plan.is_empty else read_restore_diff(plan)[: schemas.MAX_DIFF_CHARACTERS]
 
 
 def _build_file_moves(
@@ -319,6 +368,8 @@ async def merge_branch(
         session = opened.session
         into = _get_branch(session, request.into)
         call.state.check_idle(opened, into.name)
+        name = find_branch(request.source, session.tree, session.heads)
+        _check_can_merge_files(call, session, [] if name is None else [name])
         outcome = await merge(
             request.source,
             into,
@@ -326,12 +377,35 @@ async def merge_branch(
             summary=await _request_summary(call, runtime, into, request.instructions)
             if request.summary is None
             else request.summary,
+            file_settings=runtime.controller.settings.files,
         )
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
-        return schemas.MergeResponse(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
+        return schemas.MergeResponse(
+            id=entry,
+            branch=into.name,
+            leaf=outcome.new_leaf,
+            cancelled=outcome.cancelled,
+            files=_build_merged_files(outcome),
+        )
 
     async with use_session(call, id) as opened:
         return await _respond(opened, await _run_operation(call, opened, run_merge))
+
+
+def _check_can_merge_files(call: RequestContext, session: Session, branches: Iterable[str]) -> None:
+    """Raises `ApiError` if one of the branches has a private folder and the token may not change files."""
+    if any(find_private_folder(session.id, name) is not None for name in branches):
+        call.check_can_run()
+
+
+def _build_merged_files(outcome: MergeOutcome) -> schemas.MergedFiles | None:
+    done = outcome.files
+    if done is None:
+        return None
+    conflicts = [schemas.FileMove(path=item.path, action="keep", reason=item.reason) for item in done.conflicts]
+    return schemas.MergedFiles(
+        folder=done.folder, written=list(done.written), deleted=list(done.deleted), conflicts=conflicts
+    )
 
 
 @router.post("/promote", **describe_route(schemas.PromoteResponse, request=schemas.PromoteRequest))
@@ -353,9 +427,22 @@ async def promote_branch(
         summary: SummaryRequest | str = SummaryRequest() if request.summary is None else request.summary
         if request.summary is None and rest:
             summary = await _request_summary(call, runtime, into, request.instructions)
-        outcome = await promote(winner, into, rest, hooks=runtime.controller.hooks, summary=summary)
+        _check_can_merge_files(call, session, [branch.name for branch in (winner, *rest)])
+        outcome = await promote(
+            winner,
+            into,
+            rest,
+            hooks=runtime.controller.hooks,
+            summary=summary,
+            file_settings=runtime.controller.settings.files,
+        )
         archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
-        return schemas.PromoteResponse(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
+        return schemas.PromoteResponse(
+            leaf=outcome.new_leaf,
+            archived=archived,
+            cancelled=outcome.cancelled,
+            files=_build_merged_files(outcome),
+        )
 
     async with use_session(call, id) as opened:
         return await _respond(opened, await _run_operation(call, opened, run_promote))

@@ -241,6 +241,7 @@ def _build_session(call: RequestContext, opened: OpenSession) -> schemas.Session
         created=session.header.timestamp,
         modified=_get_modified(opened),
         parent_session=_get_parent_id(session.header.parent_session),
+        origin=session.header.origin_name or None,
         archived=os.path.lexists(opened.file + ARCHIVED_SUFFIX),
         read_only=session.read_only,
         problems=[encode_problem(problem) for problem in opened.list_problems()],

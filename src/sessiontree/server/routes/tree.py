@@ -40,6 +40,7 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.outline import Filter, Outline
+from sessiontree.core.tree_rows import build_window
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
@@ -75,9 +76,35 @@ def get_tree(
     filter: Filter = "default",
     limit: Limit = schemas.DEFAULT_PAGE_SIZE,
     cursor: Cursor = None,
+    around: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
 ) -> JsonResponse:
-    """Return the tree as a flat list in drawing order: depth first, the active branch first."""
-    return call.respond_cached(id, lambda opened: build_tree_page(opened, filter, limit, cursor))
+    """Return the tree as a flat list in drawing order: depth first, the active branch first.
+
+    With `around`, return only the rows around a place, half of them before it.
+    """
+    if around is None:
+        return call.respond_cached(id, lambda opened: build_tree_page(opened, filter, limit, cursor))
+    if cursor is not None:
+        raise ApiError(400, "give either cursor or around")
+    return call.respond_cached(id, lambda opened: _build_tree_window(opened, filter, limit, around))
+
+
+def _build_tree_window(opened: OpenSession, filter: str, limit: int, around: str) -> schemas.TreePage:
+    """Build the rows around a place without laying out the whole tree."""
+    session = opened.session
+    tree = session.tree
+    window = build_window(tree, opened.leaf, filter, resolve_place(session, around), limit)
+    return schemas.TreePage(
+        session_id=session.id,
+        name=session.name,
+        branch=session.heads.current,
+        leaf=opened.leaf,
+        total=None,
+        entries=[_build_tree_row(opened, tree.peek(row.id), row.parent, row.on_path, row.depth) for row in window.rows],
+        has_earlier=window.has_earlier,
+        has_later=window.has_later,
+        next=None,
+    )
 
 
 def build_tree_page(opened: OpenSession, filter: str, limit: int, cursor: str | None) -> schemas.TreePage:
@@ -92,6 +119,8 @@ def build_tree_page(opened: OpenSession, filter: str, limit: int, cursor: str | 
         leaf=opened.leaf,
         total=len(outline),
         entries=build_tree_rows(opened, outline, range(start, end)),
+        has_earlier=start > 0,
+        has_later=end < len(outline),
         next=f"{at}.{end}" if end < len(outline) else None,
     )
 
@@ -330,7 +359,9 @@ def build_tree_row(opened: OpenSession, entry: Entry) -> schemas.TreeRow:
     return _build_tree_row(opened, entry, opened.session.tree.parent(entry.id), entry.id == opened.leaf)
 
 
-def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, active: bool) -> schemas.TreeRow:
+def _build_tree_row(
+    opened: OpenSession, entry: Entry, parent: str | None, active: bool, depth: int | None = None
+) -> schemas.TreeRow:
     preview = opened.get_preview(entry)
     return schemas.TreeRow(
         id=entry.id,
@@ -339,7 +370,7 @@ def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, activ
         role=preview.role,
         label=opened.session.tree.label(entry.id),
         branch=get_branch(entry),
-        depth=opened.get_depth(entry.id),
+        depth=opened.get_depth(entry.id) if depth is None else depth,
         timestamp=preview.timestamp,
         text=preview.text,
         active=active,

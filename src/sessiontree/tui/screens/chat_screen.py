@@ -384,6 +384,8 @@ class ChatScreen(Screen[None]):
                 self._show_queue((*steering, *follow_up))
             case hook_events.RetryScheduled(delay=delay):
                 self.show_activity(event.text, countdown=delay)
+            case hook_events.SnapshotProgress(done=done, total=total):
+                self.show_activity("working" if done == total else event.text)
             case hook_events.BeforeCompact():
                 self.show_activity("compacting")
             case hook_events.Compacted(compaction_entry=entry):

@@ -184,7 +184,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         at, of = view.cursor_position
         working = f" · {view.progress:.0%}" if view.progress is not None else ""
         message = self._notice if self._notice and self._notice_place == self._view_state else self._hint
-        foot = Text(f"{at}/{of} · {view.filter}{working} · {message}", no_wrap=True, overflow="ellipsis")
+        nearby = " nearby" if view.is_window else ""
+        foot = Text(f"{at}/{of}{nearby} · {view.filter}{working} · {message}", no_wrap=True, overflow="ellipsis")
         self.query_one(".foot", Static).update(foot)
 
     def show_notice(self, text: str) -> None:

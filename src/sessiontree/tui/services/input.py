@@ -15,12 +15,12 @@ from msgspec import Struct
 
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.home import get_home
+from sessiontree.library.presence import is_session_open
 from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Session
 from sessiontree.slash_commands.registry import is_prompt_line
 from sessiontree.store.files import make_private_directory, open_private
 from sessiontree.store.lock import lock_file
-from sessiontree.tui.services.session_checks import is_session_open
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject

@@ -10,6 +10,7 @@ import asyncio
 import time
 from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
+from sessiontree.core.outline_window import survey_window
 from sessiontree.core.sanitize import escape_line
 from sessiontree.files.file_records import count_changed_files
 from sessiontree.session import Session
@@ -49,6 +51,8 @@ MAX_NAMES = 3
 """Maximum number of branch names in a row."""
 MAX_MARKS = 2
 TEXT_CACHE_SIZE = 1000
+MAX_WHOLE_TREE, WINDOW_ENTRIES = 20_000, 4_000
+"""A larger tree is laid out as a whole only when the user leaves the entries around the cursor, or searches."""
 ITEMS_PER_STEP = 10_000
 """Items that are searched for records of files between two pauses."""
 
@@ -126,6 +130,10 @@ class TreeView(ScrollView, can_focus=True):
         self._folds: TreeFolds | None = None
         self._cursor = 0
         """Row of the cursor."""
+        self.is_window = session.tree.count > MAX_WHOLE_TREE
+        """Whether only the rows around the cursor are laid out."""
+        self._pending_move: Callable[[], None] | None = None
+        """The move that needs the whole tree."""
         self._shape: TreeShape | None = None
         self._survey_steps: Steps[TreeShape] | None = None
         self._layout_worker: Worker[None] | None = None
@@ -175,8 +183,19 @@ class TreeView(ScrollView, can_focus=True):
     def _start_survey(self) -> None:
         tree, leaf = self._session.tree, self._leaf
         self._surveyed_state = len(tree.items), leaf
-        self._survey_steps = survey_tree(tree, leaf, self._shape)
+        if self.is_window:
+            self._shape = survey_window(tree, leaf, self._target, WINDOW_ENTRIES)
+        else:
+            self._survey_steps = survey_tree(tree, leaf, self._shape)
         self._start_layout()
+
+    def _leave_window(self, then: Callable[[], None] | None = None) -> bool:
+        """Start to lay out the whole tree, and call `then` afterwards. Return `False` if only that is shown."""
+        if not self.is_window:
+            return False
+        self.is_window, self._shape, self._pending_move = False, None, then
+        self._start_survey()
+        return True
 
     def _start_layout(self) -> None:
         """Lay out the rows. If this takes longer than one slice, continue in a worker."""
@@ -220,6 +239,8 @@ class TreeView(ScrollView, can_focus=True):
         return (yield from lay_out(self._shape, self.filter, tuple(fold(self.query_text).split())))
 
     def _show_outline(self, outline: Outline) -> None:
+        if not len(outline) and self._leave_window():
+            return  # the filter may show rows elsewhere
         older, folds = self.outline, TreeFolds(outline)
         grown = older is not None and (older.filter, older.words) == (outline.filter, outline.words)
         if older is not None and self._folds is not None and grown:
@@ -230,6 +251,9 @@ class TreeView(ScrollView, can_focus=True):
         self._update_size()
         if len(outline):
             self._move_to(self._find_row(self._target), keep=True)
+        if self._pending_move is not None:
+            then, self._pending_move = self._pending_move, None
+            then()
         self.refresh()
         self.post_message(self.Changed())
 
@@ -283,6 +307,8 @@ class TreeView(ScrollView, can_focus=True):
         if self._folds is None or not len(self._folds):
             return
         line, last = self._folds.get_line(self._cursor) + by, len(self._folds) - 1
+        if not 0 <= line <= last and self._leave_window(partial(self._move_by, by, wraps=wraps)):
+            return
         line = line % (last + 1) if wraps else min(max(line, 0), last)
         self._move_to(self._folds.get_row(line))
 
@@ -293,7 +319,7 @@ class TreeView(ScrollView, can_focus=True):
         self._move_by(by * max(1, self.size.height - 1))
 
     def action_edge(self, end: int) -> None:
-        if self._folds is not None:
+        if self._folds is not None and not self._leave_window(partial(self.action_edge, end)):
             self._move_by(len(self._folds) if end else -len(self._folds))
 
     def action_turn(self, by: int) -> None:
@@ -305,6 +331,8 @@ class TreeView(ScrollView, can_focus=True):
         at = bisect_right(turns, row) if by > 0 else bisect_left(turns, row) - 1
         if 0 <= at < len(turns):
             self._move_to(turns[at])
+        else:
+            self._leave_window(partial(self.action_turn, by))
 
     def action_fold(self) -> None:
         """Fold the segment. Inside a segment, go to its start; if there is nothing to fold, to the one above."""
@@ -375,7 +403,8 @@ class TreeView(ScrollView, can_focus=True):
     def _set_query(self, query: str) -> None:
         if query != self.query_text:
             self.query_text = query
-            self._start_layout()
+            if not self._leave_window():
+                self._start_layout()
             self.post_message(self.Changed())
 
     # Marks

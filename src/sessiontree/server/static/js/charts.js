@@ -49,6 +49,29 @@ export const Intervals = ({ title, items }) => {
   </figure>`;
 };
 
+/** A difference over time with its interval as a band. `points` are `[{pairs, difference, low, high}]`. */
+export const Trend = ({ title, points, text }) => {
+  const height = 120;
+  const end = points[points.length - 1];
+  const known = [0, end.low, end.high, ...points.map(({ difference }) => difference)].filter(isKnown);
+  const margin = (Math.max(...known) - Math.min(...known)) / 2; // early intervals are wide: only their middle is shown
+  const min = Math.min(...known) - margin, max = Math.max(...known) + margin, last = end.pairs;
+  const getX = (pairs) => 6 + (pairs / last) * (WIDTH - 12);
+  const getY = (value) => 6 + ((max - Math.min(max, Math.max(min, value))) / (max - min || 1)) * (height - 12);
+  const draw = (items) => items.map(([pairs, value]) => `${getX(pairs)},${getY(value)}`).join(" ");
+  const sure = points.filter(({ low }) => isKnown(low));
+  const band = [...sure.map(({ pairs, low }) => [pairs, low]), ...sure.map(({ pairs, high }) => [pairs, high]).reverse()];
+  return html`<figure class="chart trend">
+    <figcaption>${title}</figcaption>
+    <svg viewBox="0 0 ${WIDTH} ${height}" role="img" aria-label=${`${title}: ${text}`}>
+      ${sure.length > 1 && html`<polygon points=${draw(band)} class="band" />`}
+      <line x1="6" y1=${getY(0)} x2=${WIDTH - 6} y2=${getY(0)} class="zero" />
+      <polyline points=${draw(points.map(({ pairs, difference }) => [pairs, difference]))} class="line" />
+    </svg>
+    <p class="more">${text}</p>
+  </figure>`;
+};
+
 /** A progress bar. `part` is from 0 to 1; `level` sets the colour. */
 export const Meter = ({ part, label, level = "" }) => {
   const percent = Math.round(Math.min(1, Math.max(0, part ?? 0)) * 100);

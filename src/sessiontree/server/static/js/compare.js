@@ -2,6 +2,7 @@
 import { go, linkToBranch, linkToComparison } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
+import { FilesDiff } from "./files_diff.js";
 import { Button, Component, Empty, Notice, html } from "./html.js";
 import { formatMetric, getMeasured, pluralize } from "./format.js";
 
@@ -22,7 +23,7 @@ const MAX_COLUMNS = 4; // more columns are too narrow to read
 const PAGE = 100;
 
 export class Compare extends Component {
-  state = { shown: null, busy: false, error: null, columns: new Map(), metric: "cost" }; // `shown`: {names, metric, result}
+  state = { shown: null, busy: false, error: null, columns: new Map(), files: new Map(), metric: "cost" }; // `shown`: {names, metric, result}
 
   componentDidMount() {
     this.load();
@@ -58,11 +59,21 @@ export class Compare extends Component {
       const result = await session.compare(names, metric);
       set({ shown: { names, metric, result }, busy: false });
       const columns = result.branches.slice(0, MAX_COLUMNS).map(async (stats) => [stats.name, await this.loadColumn(stats, result.commonAncestor)]);
-      return set({ columns: new Map(await Promise.all(columns)) });
+      set({ columns: new Map(await Promise.all(columns)) });
+      return set({ files: await this.loadFiles(result.branches) });
     } catch (error) {
       const { shown } = this.state, kept = String(shown?.names) === String(names) ? shown : null;
       return set({ shown: kept, metric: kept?.metric ?? metric, error: error.message, busy: false });
     }
+  }
+
+  /** Load how the files of each branch differ from those of the first one. Without the scope run, nothing. */
+  async loadFiles([first, ...others]) {
+    const { session, canRun } = this.props;
+    if (!canRun) return new Map();
+    const load = async ({ name, leaf }) => [name, await session.diffFiles(first.leaf ?? "root", leaf ?? "root")];
+    const found = await Promise.all(others.slice(0, MAX_COLUMNS - 1).map(load));
+    return new Map(found.filter(([, { paths, missing }]) => paths.length || missing));
   }
 
   /** Load the entries of a branch after the common ancestor. */
@@ -106,6 +117,7 @@ export class Compare extends Component {
           <th scope="row">${label}</th>${branches.map((stats) => html`<td>${value(stats)}</td>`)}
         </tr>`)}</tbody>
       </table></div></details>
+      ${[...this.state.files].map(([name, files]) => html`<${FilesDiff} a=${branches[0].name} b=${name} files=${files} key=${name} />`)}
       <div class="columns">${branches.slice(0, MAX_COLUMNS).map(({ name }) => this.renderColumn(name))}</div>
       ${branches.length > MAX_COLUMNS && html`<p class="more">Showing the messages of the first ${MAX_COLUMNS} branches only.</p>`}`;
   }

@@ -1,7 +1,7 @@
 // Experiments: the form that starts one, its progress and its results. "Not enough data" is a valid result.
 import { go, linkToBranch, linkToComparison, linkToExperiment } from "./addresses.js";
 import { joinPath } from "./api.js";
-import { Intervals, Meter } from "./charts.js";
+import { Intervals, Meter, Trend } from "./charts.js";
 import { Button, Chip, Component, Empty, Field, ModelInput, RunsUnavailable, Notice, html, readForm } from "./html.js";
 import { formatMetric, getMeasured, pluralize } from "./format.js";
 import { getOwn } from "./rows.js";
@@ -125,7 +125,7 @@ export class Experiments extends Component {
         ${arms > 2 && html`<${Button} kind="small" label="Remove last arm" onClick=${change({ arms: arms - 1 })} />`}
       </div>
       <div class="row fields">
-        <${Field} label="Runs per arm"><input name="runs" type="number" min="1" max="100" defaultValue="5" required /><//>
+        <${Field} label="Runs per arm, at most"><input name="runs" type="number" min="1" max="1000" defaultValue="20" required /><//>
         <${Field} label="Metric"><select name="metric">
           ${[...MEASURES, ...scorers].map((name) => html`<option value=${name}>${name}</option>`)}
         </select><//>
@@ -224,12 +224,25 @@ const Result = ({ result, running, session, promote }) => {
       ${metrics.map((metric) => html`<${Intervals} title=${metric} items=${result.arms.map(buildInterval(result, metric))} />`)}
     </div>
     <p class="more">Dots are means, lines are 95 % confidence intervals.</p>
+    <${ResultTrend} result=${result} />
+    ${result.repeats?.length > 0 && html`<${Notice} text=${`This repeats ${result.repeats.join(", ")}. Repeating an experiment until it has a winner makes false winners likely: add runs instead.`} />`}
+    ${result.places?.length === 1 && html`<p class="more">All runs start from one place. The result says nothing about other tasks.</p>`}
     <details>
       <summary>${pluralize(result.runs.length, "run")}</summary>
       <${Runs} result=${result} session=${session} promote=${promote} />
     </details>
     ${compared.length > 1 && html`<p><a href=${linkToComparison(session.id, compared)}>Compare the answers</a></p>`}
   </section>`;
+};
+
+/** How the difference between the two best arms developed, in a picture and in words. */
+const ResultTrend = ({ result }) => {
+  const { best, second, points } = result.trend ?? { points: [] };
+  if (points.length < 2) return null;
+  const { pairs, difference, low, high } = points[points.length - 1];
+  const interval = low === null ? "too few for an interval" : `95 % confidence interval ${formatMetric(result.metric, low)} to ${formatMetric(result.metric, high)}`;
+  const text = `After ${pluralize(pairs, "pair")} of runs: ${formatMetric(result.metric, difference)}, ${interval}. There is a winner when the band no longer contains 0.`;
+  return html`<${Trend} title=${`${result.metric}: ${best} minus ${second}`} points=${points} text=${text} />`;
 };
 
 const Runs = ({ result, session, promote }) => {

@@ -3,7 +3,7 @@
 import { findMembers, findPath } from "./layout.js";
 import { Component, createRef, html } from "./html.js";
 import { onThemeChange, readPalette } from "./palette.js";
-import { makeVisible } from "./visible.js";
+import { makeVisible } from "./sanitize.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
 const MIN_LANE = 160, MAX_LANE = 420, LANE_GAP = 16; // pixels between lanes: limits at full scale, and the minimum at any scale

@@ -3,7 +3,7 @@
 // `html`.
 import { Component, createRef, h, render } from "../vendor/preact.mjs";
 import htm from "../vendor/htm.mjs";
-import { makeVisible } from "./visible.js";
+import { makeVisible } from "./sanitize.js";
 
 export { Component, createRef, render };
 

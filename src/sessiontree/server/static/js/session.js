@@ -6,6 +6,7 @@ import { joinRows } from "./rows.js";
 import { Stream } from "./stream.js";
 
 const TREE_PAGE = 1000, PATH_PAGE = 60;
+const MAX_WHOLE_TREE = 10_000; // entries; of a larger session, only the rows around a place are loaded
 // Milliseconds: delay to handle events together, delay to load the path of an entry, interval to load the statistics
 const SETTLE = 40, STAY = 60, INFO = 1500;
 const POLL = 3000; // milliseconds between polls if no stream can be opened
@@ -41,7 +42,9 @@ export class Session {
     this.questions = new Map(); // open permission questions by id
     this.newRows = []; // new entries that are not yet among the rows
     this.hidden = new Map(); // hidden entries, with their nearest shown ancestor
-    this.isComplete = false; // whether all rows are loaded
+    this.isComplete = false; // whether all rows are loaded, or all of the window
+    this.window = null; // of a large session: whether rows are before and after the loaded ones
+    this.windowPlace = null; // the entry in the middle of the window; null is the end of the shown path
     this.stale = {}; // which of info, branches and tree must be loaded again
     this.loads = {}; // the newest load in progress of each kind and of the path
   }
@@ -246,6 +249,7 @@ export class Session {
   /** Load the tree. The first time, draw each page; later, draw only the complete tree. */
   loadTree() {
     return this.load("tree", async (isNewest) => {
+      if (this.info.entries > MAX_WHOLE_TREE) return this.loadWindow(isNewest);
       const rows = [];
       let leaf = null;
       for await (const page of this.api.iteratePages(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE })) {
@@ -263,6 +267,24 @@ export class Session {
       this.rememberHiddenLeaf(rows, leaf);
       this.joinNewRows(rows);
     });
+  }
+
+  /** Load the rows around the place of the window, at first the end of the shown path. */
+  async loadWindow(isNewest) {
+    const around = this.windowPlace ?? this.end ?? "root";
+    const page = await this.api.get(`${this.base}/tree`, { filter: this.filter, limit: TREE_PAGE, around });
+    if (!isNewest()) return;
+    this.window = { hasEarlier: page.hasEarlier, hasLater: page.hasLater };
+    this.isComplete = true;
+    this.total = this.info.entries;
+    this.rememberHiddenLeaf(page.entries, page.leaf);
+    this.joinNewRows(page.entries);
+  }
+
+  /** Show the rows around another entry of a large session; null follows the shown path. */
+  moveWindow(place) {
+    this.windowPlace = place;
+    return this.guard(() => this.loadTree());
   }
 
   /** If the filter hides the leaf, remember its nearest shown ancestor: the last active row. */
@@ -288,6 +310,7 @@ export class Session {
   setFilter(filter) {
     this.filter = filter;
     this.isComplete = false;
+    this.windowPlace = null;
     this.hidden = new Map();
     return this.guard(() => this.loadTree());
   }
@@ -382,6 +405,7 @@ export class Session {
   async showBranch(branch) {
     this.setShownBranch(branch);
     this.onChange();
+    if (this.window && this.end && !this.layout.index.has(this.end)) this.moveWindow(null);
     await this.guard(() => this.loadPath());
   }
 
@@ -522,14 +546,18 @@ export class Session {
 
   // Actions
 
+  /** Return what the user has selected, to notice later whether that changed. */
+  getShownPlace() {
+    return { selected: this.selected, otherBranch: this.otherBranch };
+  }
+
   /**
    * Send a write and load everything that it may have changed. If it `moves` the branch or `adds` an entry, show the
-   * end of the path, unless the user selected something else.
+   * end of the path, unless the user selected something else since `from`.
    */
-  async sendWrite(method, path, body, { moves = false, adds = false } = {}) {
-    const { selected, otherBranch } = this;
+  async sendWrite(method, path, body, { moves = false, adds = false, from = this.getShownPlace() } = {}) {
     const answer = await this.api.send(method, `${this.base}${path}`, body);
-    const isSamePlace = this.selected === selected && this.otherBranch === otherBranch;
+    const isSamePlace = this.selected === from.selected && this.otherBranch === from.otherBranch;
     const showsEnd = moves && !answer.cancelled && isSamePlace;
     if (showsEnd) [this.selected, this.otherBranch] = [null, null];
     await this.guard(async () => {
@@ -543,8 +571,13 @@ export class Session {
   navigate(to, options) {
     return this.sendWrite("POST", "/navigate", { to, ...options }, { moves: true });
   }
-  previewFiles(to, options) {
-    return this.api.post(`${this.base}/navigate`, { to, preview: true, ...options });
+  /** Return how the files of two places differ. */
+  diffFiles(a, b) {
+    return this.api.post(`${this.base}/files-diff`, { a, b });
+  }
+  /** Return which files a move can restore. `route` is navigate, switch-branch or undo. */
+  async previewFiles(route, values) {
+    return (await this.api.post(`${this.base}/${route}`, { ...values, preview: true })).files;
   }
   async createBranch(values) {
     const answer = await this.sendWrite("POST", "/branches", values, { moves: values.switch });
@@ -554,11 +587,11 @@ export class Session {
   changeBranch(name, values) {
     return this.sendWrite("PATCH", `/branches${joinPath(name)}`, values);
   }
-  switchTo(branch) {
-    return this.sendWrite("POST", "/switch-branch", { branch }, { moves: true });
+  switchTo(branch, options, from) {
+    return this.sendWrite("POST", "/switch-branch", { branch, ...options }, { moves: true, from });
   }
-  undo() {
-    return this.sendWrite("POST", "/undo", {}, { moves: true });
+  undo(options, from) {
+    return this.sendWrite("POST", "/undo", { ...options }, { moves: true, from });
   }
   async label(entry, label) {
     await this.sendWrite("POST", "/label", { entry, label });

@@ -31,6 +31,15 @@ const DONE = [
 /** Return the paths whose check boxes `take:PATH` are set. */
 const findTaken = (values) => Object.keys(values).filter((name) => name.startsWith("take:")).map((name) => name.slice(5));
 
+/** Return what should move, from the fields of a dialog. */
+const readFilesChoice = ({ files = "conversation", ...rest }) => ({ files, take: files === "conversation" ? [] : findTaken(rest) });
+
+/** Return what a move did, in one line. */
+const describeMove = (answer, { files }, moved) => {
+  const restored = answer.files ? answer.files.missing ?? describeFiles(answer.files, DONE) : "";
+  return files === "files" ? restored : `${moved} ${restored}`.trim();
+};
+
 export class SessionDialogs {
   /** `canRun()` returns whether models may be called, `notify` shows a toast, `edit` fills the composer, `ask` opens a dialog. */
   constructor(session, { canRun, notify, edit, ask }) {
@@ -60,26 +69,51 @@ export class SessionDialogs {
         },
         { name: "text", label: this.canRun() ? "Instructions, or your summary" : "Summary", kind: "text" },
       ],
-      loadFields: this.canRun() ? () => this.loadFileFields(entry, branch) : undefined,
-      submit: async ({ how, text, files = "conversation", ...rest }) => {
+      loadFields: this.canRun() ? () => this.loadFileFields("navigate", { to: entry, branch }) : undefined,
+      submit: async ({ how, text, ...rest }) => {
         const choices = { no: {}, model: { summarize: true, instructions: text }, own: text ? { summary: text } : {} };
-        const summary = files === "files" ? {} : choices[how];
-        const take = files === "conversation" ? [] : findTaken(rest);
-        const answer = await session.navigate(entry, { branch, ...summary, files, take });
+        const files = readFilesChoice(rest);
+        const summary = files.files === "files" ? {} : choices[how];
+        const answer = await session.navigate(entry, { branch, ...summary, ...files });
         if (answer.cancelled) throw new Error("a hook cancelled the move");
-        const moved = branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}.`;
-        const restored = answer.files ? answer.files.missing ?? describeFiles(answer.files, DONE) : "";
-        this.notify(files === "files" ? restored : `${moved} ${restored}`.trim());
+        this.notify(describeMove(answer, files, branch === session.current ? "Moved. Press u to undo." : `Moved ${branch}.`));
         return answer;
       },
       after: ({ text }) => text && branch === session.current && this.edit(text),
     };
   }
 
+  /** Undo the last move. Ask first if files can be restored with it. */
+  async undo() {
+    const from = this.session.getShownPlace();
+    const run = async (files) => {
+      const answer = await this.session.undo(files, from);
+      this.notify(describeMove(answer, files, `Undid ${answer.undone}`));
+    };
+    await this.askForFiles("undo", {}, { title: "Undo", action: "Undo" }, run);
+  }
+
+  /** Switch to another branch. Ask first if files can be restored with it. */
+  async switchTo(branch) {
+    const from = this.session.getShownPlace();
+    const run = async (files) => {
+      const answer = await this.session.switchTo(branch, files, from);
+      this.notify(describeMove(answer, files, `Switched to ${branch}`));
+    };
+    await this.askForFiles("switch-branch", { branch }, { title: `Switch to ${branch}`, action: "Switch" }, run);
+  }
+
+  /** Call `run` with what should move, at once if no file differs. */
+  async askForFiles(route, values, dialog, run) {
+    const fields = this.canRun() ? await this.loadFileFields(route, values) : [];
+    if (!fields.some(({ name }) => name === "files")) return run({});
+    this.ask({ ...dialog, fields, submit: (chosen) => run(readFilesChoice(chosen)) });
+  }
+
   /** Return the fields that show which files a move can restore, and ask what to move. Nothing if there are none. */
-  async loadFileFields(entry, branch) {
+  async loadFileFields(route, values) {
     const { session } = this;
-    const { files } = await session.previewFiles(entry, { branch });
+    const files = await session.previewFiles(route, values);
     if (files.missing) return [{ name: "missing", kind: "lines", lines: [`Files cannot be restored: ${files.missing}`] }];
     if (!files.paths.length) return [];
     const conflicts = files.paths.filter(({ action }) => action === "keep");
@@ -98,7 +132,7 @@ export class SessionDialogs {
         name: "diff",
         label: "Diff",
         kind: "details",
-        load: async () => (await session.previewFiles(entry, { branch, diff: true })).files.diff,
+        load: async () => (await session.previewFiles(route, { ...values, diff: true })).diff,
       },
     ];
   }

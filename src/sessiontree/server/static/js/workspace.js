@@ -12,7 +12,7 @@ import { listenForKeys } from "./keys.js";
 import { Permissions } from "./permissions.js";
 import { SessionDialogs } from "./session_dialogs.js";
 import { Session } from "./session.js";
-import { makeVisible } from "./visible.js";
+import { makeVisible } from "./sanitize.js";
 
 const FILTERS = [
   ["default", "Default"], ["no-tools", "No tools"], ["user-only", "Prompts only"], ["labeled-only", "Labeled only"], ["all", "All entries"],
@@ -138,10 +138,7 @@ export class Workspace extends Component {
     }
   }
   undo() {
-    return this.attempt(async () => {
-      const { undone } = await this.session.undo();
-      this.props.notify(`Undid ${undone}`);
-    });
+    return this.attempt(() => this.dialogs.undo());
   }
 
   renderActions = ({ id }) =>
@@ -178,7 +175,7 @@ export class Workspace extends Component {
   renderView(tab) {
     const { session } = this, { api, me, place, models, notify } = this.props;
     const promote = this.canWrite && this.promote;
-    if (tab === "compare") return html`<${Compare} session=${session} names=${place.branches} promote=${promote} />`;
+    if (tab === "compare") return html`<${Compare} session=${session} names=${place.branches} canRun=${this.canRun} promote=${promote} />`;
     if (tab === "ab") {
       return html`<${Experiments} api=${api} session=${session} chosen=${place.experiment} models=${models}
         me=${me} allowed=${this.canRun} promote=${promote} notify=${notify} />`;
@@ -194,6 +191,7 @@ export class Workspace extends Component {
       info.tokens && `${formatShort(info.tokens)} tokens`,
       info.cost && formatCost(info.cost),
       info.models.at(-1),
+      info.origin && `from ${info.origin}`,
       formatAge(info.modified, Date.now()),
     ];
     const faults = info.problems.filter(({ severity }) => severity === "fault");
@@ -255,12 +253,15 @@ export class Workspace extends Component {
 
   renderFilter() {
     const { session } = this;
-    const shown = session.rows.length;
+    const { rows, window: part } = session;
+    const shown = rows.length;
     return html`
       <select aria-label="Tree filter" value=${session.filter} onChange=${(event) => session.setFilter(event.target.value)}>
         ${FILTERS.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
       </select>
-      <span class="fact">${formatCount(shown)}${session.total > shown ? ` of ${formatCount(session.total)}` : ""}</span>`;
+      <span class="fact">${formatCount(shown)}${session.total > shown ? ` of ${formatCount(session.total)}` : ""}</span>
+      ${part?.hasEarlier && html`<${Button} kind="small" label="Earlier rows" onClick=${() => session.moveWindow(rows[0].id)} />`}
+      ${part?.hasLater && html`<${Button} kind="small" label="Later rows" onClick=${() => session.moveWindow(rows.at(-1).id)} />`}`;
   }
 
   renderBranches() {
@@ -287,7 +288,7 @@ export class Workspace extends Component {
   renderBranchActions({ name, archived }) {
     const { session } = this;
     return html`
-      <${Button} kind="small" label="Switch" onClick=${() => this.attempt(() => session.switchTo(name), `Switched to ${name}`)} />
+      <${Button} kind="small" label="Switch" onClick=${() => this.attempt(() => this.dialogs.switchTo(name))} />
       <${Button} kind="small" label="Merge" onClick=${() => this.askMerge(name)} />
       <${Button} kind="small" label="Promote" onClick=${() => this.promote(name)} />
       <${Button} kind="small" label=${archived ? "Restore" : "Archive"}
@@ -322,7 +323,7 @@ export class Workspace extends Component {
       </select>
       <span class="gap"></span>
       ${isElsewhere && this.canWrite && other && html`
-        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.attempt(() => session.switchTo(other), `Switched to ${other}`)} />`}
+        <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.attempt(() => this.dialogs.switchTo(other))} />`}
       ${this.canWrite && session.chosen && session.chosen !== session.leaf && html`
         <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(session.chosen))} />`}
       ${isElsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.showBranch(session.current)} />`}

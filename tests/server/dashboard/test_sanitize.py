@@ -1,4 +1,4 @@
-"""Invisible characters are shown as symbols: visible.js in the browser, and the whole page."""
+"""Invisible characters are shown as symbols: sanitize.js in the browser, and the whole page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TURN = "\u202e"
 """Makes the following text read from right to left."""
 
 EVERY_CHARACTER = """async () => {
-  const { makeVisible } = await import("/static/js/visible.js");
+  const { makeVisible } = await import("/static/js/sanitize.js");
   const changed = {};
   for (let code = 0; code < 0x110000; code++) {
     if (code >= 0xd800 && code <= 0xdfff) continue;
