@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -42,8 +43,19 @@ def list_sources() -> list[tuple[str, Path]]:
     return [(layer, path) for layer, path in files if layer != "__init__"]
 
 
-def read_imports(path: Path, *, with_types: bool = True) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
+@cache
+def parse(path: Path) -> ast.Module:
+    """Parse a source once: many tests look at all of them."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def read_imports(path: Path, *, with_types: bool = True) -> tuple[str, ...]:
+    return tuple(find_imports(path, with_types=with_types))
+
+
+def find_imports(path: Path, *, with_types: bool) -> Iterator[str]:
+    tree = parse(path)
     types = {
         id(node)
         for block in ast.walk(tree)
@@ -81,7 +93,7 @@ def test_imports_point_down(layer: str, path: Path) -> None:
 def test_pure_layers_touch_no_files_clock_or_randomness(layer: str, path: Path) -> None:
     for name in read_imports(path):
         assert name.split(".")[0] not in IMPURE_MODULES, f"{path} imports {name}"
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in IMPURE_CALLS, f"{path}:{node.lineno} calls {node.func.id}"
         assert not isinstance(node, ast.Await | ast.AsyncFunctionDef), f"{path}:{node.lineno} awaits"
@@ -105,7 +117,7 @@ def test_a_call_to_an_upper_layer_has_a_target(target: str) -> None:
 
 def test_every_module_has_a_docstring() -> None:
     for _, path in list_sources():
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+        assert ast.get_docstring(parse(path)), f"{path} has no docstring"
 
 
 def test_the_layer_rule_notices_an_import_that_points_up(tmp_path: Path) -> None:
