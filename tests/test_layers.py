@@ -13,8 +13,9 @@ from sessiontree.core.late_imports import TARGETS
 
 LAYERS = [  # bottom first
     "_version", "errors", "home", "regular_file", "core", "format", "branch_comparison", "export", "convert", "interop",
-    "config", "store", "session", "library", "hooks", "model", "files", "ops", "agent", "slash_commands",
-    "extensions", "swarm", "adapters", "compat", "mcp_server", "server", "tui", "acp", "cli", "__main__",
+    "config", "store", "config_editing", "session", "library", "hooks", "model", "files", "ops", "agent",
+    "slash_commands", "extensions", "swarm", "adapters", "compat", "mcp_server", "server", "tui", "acp", "cli",
+    "__main__",
 ]  # fmt: skip
 PURE = {"core", "format", "branch_comparison", "export", "convert", "interop"}
 IMPURE_MODULES = {

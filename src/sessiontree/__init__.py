@@ -61,6 +61,7 @@ _MODULES = {
         "Config",
         "ConfigError",
         "McpServerSettings",
+        "ModelServerSettings",
         "ModelSettings",
         "load_config",
     ),

@@ -34,6 +34,7 @@ from sessiontree.config import CompactionSettings as CompactionSettings
 from sessiontree.config import Config as Config
 from sessiontree.config import ConfigError as ConfigError
 from sessiontree.config import McpServerSettings as McpServerSettings
+from sessiontree.config import ModelServerSettings as ModelServerSettings
 from sessiontree.config import ModelSettings as ModelSettings
 from sessiontree.config import load_config as load_config
 from sessiontree.convert.anthropic_messages import from_anthropic as from_anthropic
@@ -267,6 +268,7 @@ __all__ = [
     "ModelChange",
     "ModelError",
     "ModelInfo",
+    "ModelServerSettings",
     "ModelSettings",
     "NavigateOutcome",
     "NavigatePlan",

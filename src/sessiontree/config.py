@@ -1,7 +1,7 @@
 """The configuration: `config.toml` in the home folder, as frozen values.
 
-Without the file, the defaults apply. An invalid file raises `ConfigError`, and none of it is used. The file is never
-written.
+Without the file, the defaults apply. An invalid file raises `ConfigError`, and none of it is used. `config_editing`
+changes it.
 """
 
 from __future__ import annotations
@@ -196,6 +196,14 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compaction: CompactionOverride = CompactionOverride()
 
 
+class ModelServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An OpenAI-compatible server. Its models are named `NAME:MODEL`."""
+
+    base_url: Url
+    key_variable: str | None = None
+    """The environment variable with the API key."""
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole configuration."""
 
@@ -220,12 +228,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mcp: McpSettings = McpSettings()
     models: dict[str, ModelSettings] = {}
     """Settings of models, by `provider:model`."""
+    servers: dict[str, ModelServerSettings] = {}
+    """Model servers by name. `/login` adds them."""
     keys: dict[str, str | list[str]] = {}
     """Key bindings: the key or keys of each action."""
 
     def get_model_settings(self, name: str) -> ModelSettings:
-        """Return the settings of the model `provider:model`."""
-        return self.models.get(name) or ModelSettings()
+        """Return the settings of the model `provider:model`, with the address of its server."""
+        found = self.models.get(name) or ModelSettings()
+        server = self.servers.get(name.partition(":")[0])
+        if server is None or found.base_url is not None:
+            return found
+        variable = found.key_variable or server.key_variable
+        return msgspec.structs.replace(found, base_url=server.base_url, key_variable=variable)
 
     def find_secret_reason(self, name: str) -> str | None:
         """Return why commands never get the environment variable `name`; `None` if they may."""
@@ -234,6 +249,9 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for model, settings in self.models.items():
             if name == settings.key_variable:
                 return f'it contains the API key of models."{model}"'
+        for server, settings in self.servers.items():
+            if name == settings.key_variable:
+                return f"it contains the API key of servers.{server}"
         if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
             return "it is reserved for sessiontree"
         return "it contains credentials of a database" if name in DATABASE_SECRET_VARIABLES else None
@@ -255,7 +273,7 @@ def load_config(file: str | os.PathLike[str] | None = None) -> Config:
         return Config()
     except OSError as error:
         raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
-    config = _build_config(path, parse_toml(path, raw))
+    config = build_config(path, parse_toml(path, raw))
     if config.sessions is None:
         return config
     folder = os.path.join(os.path.dirname(path), os.path.expanduser(config.sessions))
@@ -276,10 +294,11 @@ def parse_toml(path: str, raw: bytes) -> dict[str, Any]:
         raise ConfigError(path, None, "nested too deeply") from error
 
 
-def _build_config(path: str, table: dict[str, Any]) -> Config:
+def build_config(path: str, table: dict[str, Any]) -> Config:
+    """Build the configuration from the content of a file. Raises `ConfigError`."""
     # Tables with free names are converted one by one: only then does an error message contain the name.
     table = dict(table)
-    for name, kind in (("models", ModelSettings), ("keys", str | list[str])):
+    for name, kind in (("models", ModelSettings), ("servers", ModelServerSettings), ("keys", str | list[str])):
         named_tables = table.get(name)
         if is_object(named_tables):
             table[name] = {
@@ -300,6 +319,9 @@ def _build_config(path: str, table: dict[str, Any]) -> Config:
         provider, _, model = name.partition(":")
         if not (provider and model):
             raise ConfigError(path, f'models."{name}"', "the name of a model has the form provider:model")
+    for name in config.servers:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise ConfigError(path, f'servers."{name}"', "the name of a server has letters, digits, `-`, `_` and `.`")
     for name, server in config.mcp.servers.items():
         check_mcp_server(path, f"mcp.servers.{name}", name, server)
         other = next(other for other in config.mcp.servers if normalize_mcp_name(other) == normalize_mcp_name(name))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sessiontree.cli.config_editing import add_mcp_server, remove_mcp_server
 from sessiontree.config import ConfigError, load_config
+from sessiontree.config_editing import add_mcp_server, remove_mcp_server
 from sessiontree.extensions.project_trust import TrustStore, wrap_server_file
 from tests.agent.mcp_client.servers import OLD_SCRIPT
 

@@ -138,7 +138,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def running(project: Path) -> Running:
-    """Return an async context manager that runs the app with scripted answers."""
+    """Return an async context manager that runs the app with scripted answers, or with the `configured` models."""
 
     @asynccontextmanager
     async def run(
@@ -153,8 +153,9 @@ def running(project: Path) -> Running:
     ) -> AsyncGenerator[Driver]:
         model = ScriptedModel(answers)
         opened = None if start.pop("picks", False) else session or st.create()
+        found = None if start.pop("configured", False) else models or ScriptedModels(model)
         first = AppOptions(session=opened, cwd=str(project), settings=settings or Config(), **start)
-        app = SessionApp(first, models=models or ScriptedModels(model))
+        app = SessionApp(first, models=found)
         async with app.run_test(size=size, notifications=True) as pilot:
             driver = Driver(app, pilot, model)
             if ready:

@@ -205,7 +205,8 @@ def _hide_secrets(settings: Config) -> dict[str, str]:
     """
     passed = clean_environment(settings)
     found = {name for name, value in os.environ.items() if name not in passed and _is_secret(name, value, settings)}
-    models = {model.key_variable for model in settings.models.values() if model.key_variable is not None}
+    named = (*settings.models.values(), *settings.servers.values())
+    models = {model.key_variable for model in named if model.key_variable is not None}
     return dict.fromkeys(sorted(found | models | PROVIDER_KEY_VARIABLES), "")
 
 

@@ -17,9 +17,9 @@ from sessiontree.agent.mcp_client.server_specs import (
     parse_project_file,
 )
 from sessiontree.cli.app import FAILED, app, json_option, run_async
-from sessiontree.cli.config_editing import add_mcp_server, remove_mcp_server
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, escape_lines, warn
 from sessiontree.config import ConfigError, McpServerSettings, check_mcp_server, convert_setting, load_config
+from sessiontree.config_editing import add_mcp_server, remove_mcp_server
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file

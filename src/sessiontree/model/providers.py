@@ -86,6 +86,8 @@ class ModelTarget(Struct, frozen=True, kw_only=True):
     key: str | None = None
     base_url: str | None = None
     """The URL, if it differs from the one that pydantic_ai uses."""
+    has_stored_key: bool = False
+    """Whether the key was entered in the app."""
 
 
 class TokenLimits(Struct, frozen=True):
@@ -177,15 +179,30 @@ def query_server(server: LocalServer, url: str | None = None) -> ServedModels | 
 
 def list_served_models(url: str, key: str | None = None) -> tuple[str, ...] | None:
     """Return the models that a server lists, or `None` if no server answers at this address."""
-    listed = _fetch_json(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", key).get("data")
+    listed = _fetch_json(_get_models_url(url), key).get("data")
     if not is_list(listed):
         return None
     names = [coerce_string(model.get("id")) for model in filter(is_object, listed)]
     return tuple(name for name in names if name and "embed" not in name.lower())
 
 
+def requires_key(url: str) -> bool:
+    """Return whether a server answers at this address, but refuses to list its models without a key."""
+    return _request(_get_models_url(url))[0] in (401, 403)
+
+
+def _get_models_url(url: str) -> str:
+    return f"{url.rstrip('/').removesuffix('/v1')}/v1/models"
+
+
 def _fetch_json(url: str, key: str | None = None) -> dict[str, Any]:
     """Return the JSON object at a URL, or an empty one if the request fails."""
+    status, value = _request(url, key)
+    return value if status == 200 else {}
+
+
+def _request(url: str, key: str | None = None) -> tuple[int | None, dict[str, Any]]:
+    """Return the status and the JSON object at a URL; `None` and an empty one if there is no answer."""
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -195,11 +212,11 @@ def _fetch_json(url: str, key: str | None = None) -> dict[str, Any]:
             connection.request("GET", parts.path, headers={"Accept": "application/json", **authorized})
             response = connection.getresponse()
             value = json.loads(response.read(1 << 20)) if response.status == 200 else None
+            return response.status, value if is_object(value) else {}
         finally:
             connection.close()
     except (OSError, http.client.HTTPException, ValueError):
-        return {}
-    return value if is_object(value) else {}
+        return None, {}
 
 
 def _get_ollama_address() -> str:

@@ -2,8 +2,8 @@
 
 The default is the first of these that is available: the model that the user chose last, the configured model, the
 default model of the first provider whose API key is set, a model that Ollama or llama.cpp serves on this machine, the
-local model if it is downloaded, and a model that the configuration describes. API keys are read from the environment
-and never stored.
+local model if it is downloaded, and a model that the configuration describes. An API key that was entered in the app
+takes precedence over one in the environment.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from sessiontree import config
 from sessiontree.config import Config, ModelSettings
-from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.errors import NotFound, SessionTreeError, StoreError
 from sessiontree.home import get_home
 from sessiontree.model import local_model
 from sessiontree.model.base import Model, ModelError
@@ -36,6 +36,7 @@ from sessiontree.model.providers import (
     list_served_models,
     query_server,
 )
+from sessiontree.model.stored_keys import read_stored_keys
 from sessiontree.regular_file import read_regular_file
 from sessiontree.store.files import make_private_directory, write_private
 
@@ -108,8 +109,8 @@ def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
 def list_model_names(settings: Config | None = None) -> list[str]:
     """List the names of all available models, the default first.
 
-    These are the available candidates and all known models of the providers whose API key is set. If a provider has
-    another URL, the server there is asked for its models.
+    These are the available candidates and all known models of the providers whose API key is set. Servers, and
+    providers with another URL, are asked for their models.
     """
     configured = config.load_config() if settings is None else settings
     usable = [candidate for candidate in list_candidates(configured) if candidate.usable]
@@ -121,7 +122,17 @@ def list_model_names(settings: Config | None = None) -> list[str]:
             and not configured.get_model_settings(f"{provider}:{PROVIDERS[provider].default}").base_url
         ):
             listed += (f"{provider}:{model}" for model in _list_provider_models(PROVIDERS[provider]))
+    for name in configured.servers:
+        listed += (f"{name}:{model}" for model in list_server_models(name, configured))
     return list(dict.fromkeys(listed))
+
+
+def list_server_models(name: str, configured: Config) -> tuple[str, ...]:
+    """List the models of a server of the configuration; none if it does not answer."""
+    server = configured.servers[name]
+    found = _find_provider_key(name)
+    key = os.environ.get(server.key_variable) if server.key_variable is not None else found and found.value
+    return list_served_models(server.base_url, key) or ()
 
 
 def list_models(settings: Config | None = None) -> list[ModelCandidate]:
@@ -129,6 +140,7 @@ def list_models(settings: Config | None = None) -> list[ModelCandidate]:
     configured = config.load_config() if settings is None else settings
     known = {candidate.name: candidate for candidate in list_candidates(configured)}
     reasons = {candidate.name.partition(":")[0]: candidate.reason for candidate in known.values() if candidate.usable}
+    reasons |= {name: f"served at {server.base_url}" for name, server in configured.servers.items()}
     usable = {
         name: known.get(name) or ModelCandidate(name=name, usable=True, reason=reasons[name.partition(":")[0]])
         for name in list_model_names(configured)
@@ -140,9 +152,8 @@ def _list_provider_models(provider: Provider) -> Sequence[str]:
     url = provider.url_variable and os.environ.get(provider.url_variable)
     if not url:
         return list_known_models(provider.name)
-    variable = _find_key_variable(provider)
-    served = list_served_models(url, None if variable is None else os.environ[variable])
-    return () if served is None else served
+    found = _find_provider_key(provider.name)
+    return list_served_models(url, found and found.value) or ()
 
 
 def _complete_name(name: str) -> str:
@@ -189,12 +200,12 @@ def _check_configured(name: str, configured: Config) -> ModelCandidate:
 def _list_unconfigured() -> Iterator[ModelCandidate]:
     """Yield the models that need no configuration, in order of preference."""
     for provider in PROVIDERS.values():
-        variable = _find_key_variable(provider)
+        found = _find_provider_key(provider.name)
         name = f"{provider.name}:{provider.default}"
-        if variable is None:
+        if found is None:
             yield ModelCandidate(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
         else:
-            yield _check_installed(ModelCandidate(name=name, usable=True, reason=f"{variable} is set"))
+            yield _check_installed(ModelCandidate(name=name, usable=True, reason=found.reason))
     for server in LOCAL_SERVERS.values():
         served = query_server(server)
         if served is None:
@@ -224,7 +235,8 @@ def _explain_setup() -> str:
     if find_spec("pydantic_ai") is None:
         return "run `pip install 'sessiontree[agent]'`"
     return (
-        "set an API key, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, "
+        "set an API key, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, or enter one with /login in the app; "
+        "start Ollama or llama.cpp; "
         "or download a small local model with `sessiontree models get local`; `sessiontree models` lists all models"
     )
 
@@ -266,7 +278,7 @@ def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
         of_provider = [other for other in described if other.partition(":")[0] == provider]
         if of_provider:
             raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")
-        own = [other.partition(":")[0] for other in described]
+        own = [*(other.partition(":")[0] for other in described), *configured.servers]
         names = ", ".join(dict.fromkeys([*PROVIDERS, *LOCAL_SERVERS, LOCAL, *own]))
         hint = f"use provider:model; providers: {names}; any other provider needs a base_url in the configuration"
         raise NotFound("provider", provider, hint)
@@ -274,31 +286,62 @@ def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
         raise NotFound("model", name, "use provider:model")
     key = _find_key(name, known, settings, needed=url is None)
     if known is None:
-        return ModelTarget(provider=provider, model=model, api=ApiKind.OPENAI_COMPATIBLE, key=key, base_url=url)
+        return ModelTarget(
+            provider=provider,
+            model=model,
+            api=ApiKind.OPENAI_COMPATIBLE,
+            key=key.value,
+            base_url=url,
+            has_stored_key=key.is_stored,
+        )
     api = (
         ApiKind.OPENAI_COMPATIBLE
         if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com"
         else known.api
     )
-    return ModelTarget(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
+    return ModelTarget(
+        provider=provider,
+        model=model,
+        api=api,
+        key=key.value,
+        base_url=url or known.base_url,
+        has_stored_key=key.is_stored,
+    )
 
 
-def _find_key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> str | None:
+def _find_key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> FoundKey:
     if settings.key_variable is not None:
         key = os.environ.get(settings.key_variable)
         if not key:
             raise NoModel(name, f"{settings.key_variable} is not set")
-        return key
-    variable = None if known is None else _find_key_variable(known)
-    if variable is not None:
-        return os.environ[variable]
-    if known is not None and needed:
+        return FoundKey(key)
+    found = _find_provider_key(name.partition(":")[0])
+    if found is None and known is not None and needed:
         raise NoModel(name, f"{known.keys[0]} is not set")
-    return None
+    return found or FoundKey(None)
 
 
-def _find_key_variable(provider: Provider) -> str | None:
-    return next((variable for variable in provider.keys if os.environ.get(variable)), None)
+class FoundKey(Struct, frozen=True):
+    value: str | None
+    """`None` for a server that needs no key."""
+    variable: str = ""
+    """The environment variable that holds it, if it was found there."""
+    is_stored: bool = False
+
+    @property
+    def reason(self) -> str:
+        return "its key is stored" if self.is_stored else f"{self.variable} is set"
+
+
+def _find_provider_key(name: str) -> FoundKey | None:
+    """Return the key of a provider: the stored one, or the one in the environment."""
+    with suppress(StoreError):  # `/login` reports a damaged file
+        if stored := read_stored_keys().get(name):
+            return FoundKey(stored, is_stored=True)
+    provider = PROVIDERS.get(name)
+    variables = () if provider is None else provider.keys
+    variable = next((variable for variable in variables if os.environ.get(variable)), None)
+    return None if variable is None else FoundKey(os.environ[variable], variable)
 
 
 def _create_model(target: ModelTarget, settings: ModelSettings) -> Model:
@@ -313,29 +356,50 @@ def _create_model(target: ModelTarget, settings: ModelSettings) -> Model:
         raise NoModel(name, error.reason) from error
 
 
-# The model that the user chose last. The configuration file is never written; the choice is in `state.json`.
+# The model that the user chose last, and the favorites. They are in `state.json`, not in the configuration.
 
 
-class _StoredChoice(Struct, frozen=True, kw_only=True):
-    model: str
+class _StoredChoice(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    model: str = ""
     configured: str | None = None
     """The configured model at the time of the choice."""
+    favorites: tuple[str, ...] = ()
 
 
 def remember_model(model: str, configured: str | None) -> None:
     """Store the model that the user chose, together with the configured model. Raises `StoreError`."""
-    make_private_directory(get_home())
-    data = msgspec.json.encode(_StoredChoice(model=model, configured=configured))
-    write_private(_get_state_path(), data + b"\n")
+    _write_choice(replace(_read_choice(), model=model, configured=configured))
 
 
 def recall_model(configured: str | None) -> str | None:
     """Return the model that the user chose last; `None` if there is none, or the configured model has changed since."""
-    try:
-        choice = msgspec.json.decode(read_regular_file(_get_state_path(), MAX_STATE_BYTES), type=_StoredChoice)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
+    choice = _read_choice()
     return choice.model if choice.configured == configured and choice.model else None
+
+
+def list_favorites() -> tuple[str, ...]:
+    return _read_choice().favorites
+
+
+def toggle_favorite(model: str) -> tuple[str, ...]:
+    """Add a model to the favorites or remove it, and return all of them. Raises `StoreError`."""
+    choice = _read_choice()
+    others = tuple(name for name in choice.favorites if name != model)
+    changed = replace(choice, favorites=others if model in choice.favorites else (*others, model))
+    _write_choice(changed)
+    return changed.favorites
+
+
+def _read_choice() -> _StoredChoice:
+    try:
+        return msgspec.json.decode(read_regular_file(_get_state_path(), MAX_STATE_BYTES), type=_StoredChoice)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _StoredChoice()
+
+
+def _write_choice(choice: _StoredChoice) -> None:
+    make_private_directory(get_home())
+    write_private(_get_state_path(), msgspec.json.encode(choice) + b"\n")
 
 
 def _get_state_path() -> str:

@@ -22,6 +22,7 @@ from sessiontree.agent.system_prompt import SystemPart, build_coding_prompt
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.bash_tool import CommandResult
 from sessiontree.agent.user_shell import UserShell
+from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject, Message
 from sessiontree.core.operation_plans import NavigatePlan, plan_move
 from sessiontree.core.place_names import (
@@ -704,6 +705,15 @@ class SessionController:
             instead = "there is no model" if model is None else f"using {model.info.name}"
             self.hooks.notify_listeners(Notice(level="warning", text=f"{error}; {instead}"))
             return model
+
+    def apply_settings(self, settings: Config) -> None:
+        """Use a changed configuration from now on. The permission rules stay as they are."""
+        self.settings = settings
+        self.options = structs.replace(self.options, settings=settings)
+        if isinstance(self.models, ConfiguredModels):
+            self.models = self.hooks.context.models = ConfiguredModels(settings, self.hooks)
+        if self._agent is not None:
+            self._agent.settings = settings
 
     async def set_model(self, wanted: str | Model) -> Model:
         """Use another model from now on, given by name or as an object."""

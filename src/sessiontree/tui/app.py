@@ -16,12 +16,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from sessiontree.config import Config, PermissionMode
+from sessiontree.config import Config, PermissionMode, load_config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.place_names import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
@@ -209,6 +210,7 @@ class SessionApp(OrderedKeysApp[None]):
             host=AppHost(self),
             fresh=self.options.fresh,
         )
+        self.controller.no_model_message = "no model: choose one with /model, or connect one with /login"
         self.chat.attach(self.controller)
         await self.controller.start()
         self.ready.set()
@@ -265,7 +267,8 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the requested one, the session's last one, or the default."""
-        from sessiontree.slash_commands.models import choose_model
+        from sessiontree.model.selection import NoModel
+        from sessiontree.slash_commands.models import ConfiguredModels, choose_model
 
         controller, footer = self.controller, self.chat.footer
         assert controller is not None
@@ -281,9 +284,21 @@ class SessionApp(OrderedKeysApp[None]):
                 controller.agent.thinking = self.options.settings.thinking
         except SessionTreeError as error:
             footer.model_note = "no model"
-            self.chat.show_error(error)
+            if self.options.model is not None or not isinstance(error, NoModel) or error.name is not None:
+                self.chat.show_error(error)
+            elif isinstance(controller.models, ConfiguredModels):
+                self._schedule_command("/login")
+            else:
+                self.chat.show_error(error)
         self.model_found.set()
         self.chat.update_footer()
+
+    def reload_settings(self) -> None:
+        """Load the configuration again after a change. Raises `ConfigError`."""
+        settings = load_config()
+        self.options = replace(self.options, settings=settings)
+        if self.controller is not None:
+            self.controller.apply_settings(settings)
 
     async def _load_extensions(self) -> None:
         from sessiontree.extensions.loader import ExtensionLoader

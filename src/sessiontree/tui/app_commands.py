@@ -14,11 +14,13 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library.presence import is_session_open
+from sessiontree.model.providers import PROVIDERS
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, make_excerpt
 from sessiontree.slash_commands.host import FilesAnswer
 from sessiontree.slash_commands.info import compare_branches, diff_places
+from sessiontree.slash_commands.models import ConfiguredModels
 from sessiontree.slash_commands.registry import (
     Argument,
     Command,
@@ -34,6 +36,7 @@ from sessiontree.slash_commands.registry import (
     quote_word,
 )
 from sessiontree.slash_commands.sessions import export_session, format_export
+from sessiontree.tui.services.model_setup import choose_model, connect_model, enter_key, log_out
 from sessiontree.tui.services.terminal import send_to_clipboard
 
 if TYPE_CHECKING:
@@ -239,8 +242,39 @@ def build_app_commands(app: SessionApp) -> CommandRegistry:
     async def search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         return await app.search(args[0] if args else "")
 
-    own = {"search": search, "tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
+    set_model = shared["model"].run
+
+    async def model(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        if args or not isinstance(controller.models, ConfiguredModels):
+            return await set_model(controller, args) or CommandOutcome()
+        return await use(await choose_model(app))
+
+    async def use(name: str | None) -> CommandOutcome:
+        assert app.controller is not None
+        return CommandOutcome() if name is None else await set_model(app.controller, [name]) or CommandOutcome()
+
+    async def login(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return await use(await (enter_key(app, args[0]) if args else connect_model(app)))
+
+    async def logout(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return CommandOutcome(text=await log_out(app, args[0] if args else None))
+
+    provider = Argument(name="PROVIDER", complete=lambda controller, word: list(PROVIDERS))
+    added = [
+        Command(name="login", help="Enter an API key, or add a model server", arguments=(provider,), run=login),
+        Command(name="logout", help="Remove a stored API key", arguments=(provider,), run=logout),
+        Command(name="hotkeys", help="List the key bindings", run=hotkeys),
+    ]
+    own = {
+        "model": model,
+        "search": search,
+        "tree": tree,
+        "resume": resume,
+        "export": export,
+        "diff": diff,
+        "compare": compare,
+    }
     commands = {name: replace(command, run=own.get(name, command.run)) for name, command in shared.items()}
     optional = tuple(replace(argument, required=False) for argument in shared["search"].arguments)
     commands["search"] = replace(commands["search"], arguments=optional)
-    return CommandRegistry([*commands.values(), Command(name="hotkeys", help="List the key bindings", run=hotkeys)])
+    return CommandRegistry([*commands.values(), *added])

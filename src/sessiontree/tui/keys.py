@@ -70,6 +70,7 @@ SESSIONS = (
     Key("session_archive", "ctrl+s", "archive or unarchive the session"),
     Key("session_delete", "ctrl+x,delete", "delete the session, after confirmation"),
 )
+MODELS = (Key("model_favorite", "ctrl+f", "star the model; starred models come first"),)
 TREE = (
     Key("tree_up", "up", "previous row"),
     Key("tree_down", "down", "next row"),
@@ -107,6 +108,7 @@ AREAS: dict[str, tuple[Key, ...]] = {
     "editor": EDITOR,
     "chat": CHAT,
     "conversation": BROWSE,
+    "models": MODELS,
     "sessions": SESSIONS,
     "tree": TREE,
 }

@@ -81,7 +81,9 @@ def _format_reason(
             known = PROVIDERS.get(target.provider)
             variable = key_variable or (known.keys[0] if known else None)
             advice = (
-                f"set {variable} to a valid key"
+                "enter a valid one with /login in the app"
+                if target.has_stored_key
+                else f"set {variable} to a valid key"
                 if variable
                 else "set `key_variable` to the environment variable of the key"
             )

@@ -153,17 +153,23 @@ class ConfirmDialog(Dialog[bool]):
 
 
 class InputDialog(Dialog[str]):
-    """Ask for a line of text."""
+    """Ask for a line of text. A secret one is shown as dots."""
 
     HINT = ("Enter to confirm", "Esc to cancel")
 
-    def __init__(self, title: str, *, placeholder: str = "", text: str = "") -> None:
+    def __init__(self, title: str, *, placeholder: str = "", text: str = "", is_secret: bool = False) -> None:
         super().__init__(title)
         self._placeholder = placeholder
         self._text = text
+        self._is_secret = is_secret
 
     def compose_question(self) -> ComposeResult:
-        yield Input(escape_line(self._text), placeholder=escape_line(self._placeholder), select_on_focus=False)
+        yield Input(
+            escape_line(self._text),
+            placeholder=escape_line(self._placeholder),
+            password=self._is_secret,
+            select_on_focus=False,
+        )
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)

@@ -1,4 +1,4 @@
-"""Add and remove tables of `config.toml` as text, so that comments and everything else stay as they are.
+"""Change `config.toml` as text, so that comments and everything else stay as they are.
 
 The new text is parsed before it is written. If it does not mean exactly the old configuration with this change, the
 file is not touched.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from sessiontree.config import ConfigError, load_config, normalize_mcp_name, parse_toml
+from sessiontree.config import ConfigError, build_config, load_config, normalize_mcp_name, parse_toml
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file
 from sessiontree.store.files import make_private_directory, write_private
@@ -55,6 +56,59 @@ def remove_mcp_server(name: str) -> str:
     return path
 
 
+def set_setting(key: Sequence[str], value: Any) -> str:
+    """Set one setting of `config.toml`, such as `("files", "snapshots")`, and return the path of the file.
+
+    Raises `ConfigError`.
+    """
+    path, text, before = _read()
+    after = _copy(before)
+    *tables, name = key
+    table = after
+    for part in tables:
+        table = table.setdefault(part, {})
+    table[name] = value
+    line = f"{_format_key(name)} = {_format(value)}\n"
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    header = ".".join(map(_format_key, tables))
+    start, end = _find_table(lines, tables)
+    if start is None:
+        lines += ["\n"] * bool(lines) + [f"[{header}]\n", line]
+    else:
+        assigned = re.compile(rf"\s*(?:{re.escape(name)}|{re.escape(_quote(name))})\s*=")
+        at = next((row for row in range(start, end) if assigned.match(lines[row])), None)
+        if at is None:
+            lines.insert(end, line)
+        else:
+            comment = re.search(r"\s+#[^\"'\]]*$", lines[at].rstrip("\n"))
+            lines[at] = line if comment is None else f"{line.rstrip()}{comment[0]}\n"
+    changed = "".join(lines)
+    build_config(path, parse_toml(path, changed.encode()))
+    _write(path, changed, after, ".".join(key))
+    return path
+
+
+def _find_table(lines: Sequence[str], tables: Sequence[str]) -> tuple[int | None, int]:
+    """Return the first line of a table after its header, `None` if there is none, and the line after its last one."""
+    names = {".".join(map(_format_key, tables)), ".".join(map(_quote, tables))}
+    start: int | None = None if tables else 0
+    end = len(lines)
+    for row, line in enumerate(lines):
+        header = _HEADER.fullmatch(line.rstrip("\n"))
+        if header is None:
+            continue
+        if start is not None:
+            end = row
+            break
+        if header[1] in names:
+            start = row + 1
+    while start is not None and end > start and not lines[end - 1].strip():
+        end -= 1  # blank lines stay before the next header
+    return start, end
+
+
 def _read() -> tuple[str, str, dict[str, Any]]:
     load_config()  # an invalid file is reported, and not made worse
     path = os.path.join(get_home(), CONFIG_NAME)
@@ -65,12 +119,12 @@ def _read() -> tuple[str, str, dict[str, Any]]:
     return path, raw.decode(), parse_toml(path, raw)
 
 
-def _write(path: str, text: str, expected: dict[str, Any]) -> None:
+def _write(path: str, text: str, expected: dict[str, Any], key: str = "mcp.servers") -> None:
     found = parse_toml(path, text.encode())
     if _drop_empty(found) != _drop_empty(expected):
-        raise ConfigError(path, "mcp.servers", "cannot be changed without changing other settings; edit it by hand")
+        raise ConfigError(path, key, "cannot be changed without changing other settings; edit it by hand")
     make_private_directory(os.path.dirname(path))
-    write_private(path, text.encode())
+    write_private(os.path.realpath(path), text.encode())  # a link, such as to a folder of dotfiles, stays one
 
 
 def _drop_empty(table: Any) -> Any:
@@ -90,6 +144,10 @@ def _copy(table: dict[str, Any]) -> dict[str, Any]:
 def _quote(text: str) -> str:
     """Return a TOML string. It is a JSON string, except for one character."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def _format_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quote(key)
 
 
 def _format(value: Any) -> str:
