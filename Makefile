@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench build lint types coverage strace chromium postgres bubblewrap clean
+.PHONY: help demo test test-peers torture bench build docs docs-serve lint types coverage strace chromium postgres bubblewrap clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,8 +27,8 @@ demo: $(VENV)/.installed  ## Play a short real tour and open the app on it, with
 test: lint types coverage  ## Style, types, and all tests with the coverage gate
 
 lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests examples bench
-	$(BIN)/ruff format --check src tests examples bench
+	$(BIN)/ruff check src tests examples bench scripts
+	$(BIN)/ruff format --check src tests examples bench scripts
 
 types: $(VENV)/.installed
 	$(BIN)/pyright
@@ -86,6 +86,12 @@ bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peer
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers || echo "bench: no Node for pi"
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/adapters.py
+
+docs: $(VENV)/.installed  ## Build the site in build/site
+	$(BIN)/python scripts/build_site.py
+
+docs-serve: $(VENV)/.installed  ## Show the site at http://localhost:8000
+	$(BIN)/python scripts/build_site.py serve
 
 build: $(VENV)/.installed  ## Make the sdist and the wheel in dist/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
