@@ -7,7 +7,14 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.sanitize import escape_json, escape_line, escape_lines, escape_raw, replace_unencodable
+from sessiontree.core.sanitize import (
+    escape_json,
+    escape_line,
+    escape_lines,
+    escape_raw,
+    replace_unencodable,
+    replace_unencodable_texts,
+)
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \x7f \u202e \u2066 \ufeff \ud800 \u2028"
 
@@ -54,3 +61,9 @@ def test_no_terminal_control_character_passes(text: str) -> None:
 
 def test_unencodable_characters_are_replaced_and_others_kept() -> None:
     assert [replace_unencodable(text) for text in ("a", "é😀", "a\ud800b", None)] == ["a", "é😀", "a?b", None]
+
+
+def test_every_text_of_a_value_can_be_encoded() -> None:
+    value = {"a\ud800": ["b\udfff", {"c": "é"}], "n": 1, "none": None}
+
+    assert replace_unencodable_texts(value) == {"a?": ["b?", {"c": "é"}], "n": 1, "none": None}

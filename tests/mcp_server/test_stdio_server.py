@@ -13,6 +13,8 @@ import sessiontree as st
 from sessiontree.core.messages import assistant, user
 from sessiontree.mcp_server.session_access import SessionAccess
 from sessiontree.session import Session
+from tests.reliability.harness import times
+from tests.surrogates import write_hostile_files
 
 KEY = "sk-ant-api03-" + "Ab3dEf9h" * 11 + "-AAAA"
 READING = ["search_sessions", "list_sessions", "list_branches", "read_path", "read_entry", "compare_branches"]
@@ -224,3 +226,21 @@ def test_rubbish_on_standard_input_is_an_error_and_the_server_ends_with_its_inpu
         assert code == 0
         assert all(line.startswith("{") for line in answers)
         assert any('"id":1' in line and '"error"' in line for line in answers)
+
+
+async def test_a_session_with_invalid_unicode_ends_neither_the_server_nor_the_search(session: Session) -> None:
+    assert session.file is not None
+    hostile = write_hostile_files(Path(session.file).parent, Path.cwd())
+    found: set[str] = set()
+    async with connect() as client:
+        for offset in range(0, len(hostile) + 1, 50):
+            page = await client.call_tool("list_sessions", {"limit": 50, "offset": offset})
+            found |= {item["session"] for item in page.structured_content["sessions"]}
+        assert session.id in found
+        assert len(found) > 100
+        matches = await client.call_tool("search_sessions", {"query": "redis OR hello", "limit": 50})
+        assert not matches.is_error
+        for name in sorted(found)[:: times(8, torture=1)]:
+            for tool, arguments in (("read_path", {}), ("list_branches", {}), ("read_entry", {"entry": "HEAD"})):
+                assert get_text(await client.call_tool(tool, {"session": name, **arguments}))
+        assert (await client.list_resources()).resources

@@ -23,7 +23,7 @@ from msgspec import Struct
 from sessiontree.adapters.shared_strings import restore_strings, share_strings
 from sessiontree.convert.langchain_messages import read_langchain_message
 from sessiontree.core.entries import Entry, EntryId, JsonObject, Message
-from sessiontree.core.messages import get_role, is_list, is_object, iter_blocks
+from sessiontree.core.messages import coerce_string, get_role, is_list, is_object, iter_blocks
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.session.writer import Item, generate_id
 
@@ -182,10 +182,11 @@ class StoredMessage(NamedTuple):
 def read_stored_message(entry: Entry, extra: JsonObject) -> StoredMessage:
     """Return the LangChain message of an entry, given the further fields of its line. Raises `FormatError`."""
     body, facts = entry.decode(), extra.get(MESSAGE_FIELD)
-    if isinstance(body, Message) and is_object(facts) and facts.get("class") in MESSAGE_CLASSES:
+    kind = MESSAGE_CLASSES.get(coerce_string(facts.get("class"))) if is_object(facts) else None
+    if isinstance(body, Message) and is_object(facts) and kind is not None:
         fields = restore_strings(facts.get("fields"), [body.message])
         if is_object(fields):
-            return StoredMessage(MESSAGE_CLASSES[facts["class"]], fields)
+            return StoredMessage(kind, fields)
     raise FormatError("langgraph message", f"entry {entry.id!r} is no LangChain message")
 
 

@@ -68,7 +68,7 @@ def check_message(message: dict[str, Any]) -> dict[str, Any]:
     content: Any = message.get("content")
     if content.__class__ is list:
         for block in content:
-            if block.__class__ is not dict or block.get("type") not in accepted or not _is_whole(block):
+            if block.__class__ is not dict or not _has_type(block, accepted) or not _is_whole(block):
                 message = {**message, "content": _convert_blocks(content, role, accepted)}
                 break
     elif content is not None and not isinstance(content, str):  # without content it is sent as empty, as by peers
@@ -135,9 +135,14 @@ def is_sent_whole(message: MessagePreview) -> bool:
 
 
 def _is_sent(block: object, accepted: frozenset[str], role: object) -> bool:
-    if not is_object(block) or block.get("type") not in accepted:
+    if not is_object(block) or not _has_type(block, accepted):
         return False
     return role != "assistant" or block["type"] != "image"
+
+
+def _has_type(block: dict[str, Any], accepted: frozenset[str]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind in accepted
 
 
 def check_usage(usage: object) -> dict[str, Any]:
@@ -274,7 +279,7 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
         kind = "toolCall"
     elif kind == "tool_result":
         _refuse("a tool result must be a separate message; use st.tool_result(…) or st.from_anthropic([…])", role)
-    if kind not in accepted:
+    if not isinstance(kind, str) or kind not in accepted:
         _refuse(f"blocks of type {_show(kind)} are not sent to models", role)
     if not _is_whole(block):
         _refuse(f"a block of type {_show(kind)} lacks its {_list_fields(str(kind))}", role)

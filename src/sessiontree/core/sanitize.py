@@ -7,7 +7,7 @@ U+200D) stay, because people write with them.
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 # C0 and C1 controls, DEL, direction marks, line and paragraph separators, lone surrogates, zero-width spaces, invisible
 # operators, annotation marks, and tag characters that can spell hidden text.
@@ -45,6 +45,20 @@ def escape_raw(text: str) -> str:
 def replace_unencodable(text: Text) -> Text:
     """Replace characters that UTF-8 cannot encode."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def replace_unencodable_texts(value: Any) -> Any:
+    """Return a JSON value with `replace_unencodable` applied to every text in it."""
+    match value:
+        case str():
+            return replace_unencodable(value)
+        case dict():
+            items = cast("dict[str, Any]", value).items()
+            return {replace_unencodable(key): replace_unencodable_texts(item) for key, item in items}
+        case list():
+            return [replace_unencodable_texts(item) for item in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 def is_utf8(raw: bytes) -> bool:

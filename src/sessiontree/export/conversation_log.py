@@ -52,7 +52,9 @@ def read_transcript(tree: Tree, leaf: EntryId | None) -> list[SpokenMessage]:
                 sent = convert_for_model({"role": "branchSummary", "summary": summary})
             case _:
                 continue
-        if sent is not None and entry.extra.get(COPIED_FROM) not in passed:  # some programs repeat what they keep
+        copied = entry.extra.get(COPIED_FROM)
+        is_repeated = isinstance(copied, str) and copied in passed  # some programs repeat what they keep
+        if sent is not None and not is_repeated:
             spoken.append(SpokenMessage(entry=entry.id, timestamp=entry.timestamp, kind=entry.type, message=sent))
     return spoken
 

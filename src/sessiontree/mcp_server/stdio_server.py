@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
@@ -16,6 +16,7 @@ from pydantic import Field
 
 from sessiontree._version import __version__
 from sessiontree.core.entries import JsonObject
+from sessiontree.core.sanitize import replace_unencodable, replace_unencodable_texts
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.mcp_server.result_text import (
     format_branches,
@@ -27,8 +28,6 @@ from sessiontree.mcp_server.result_text import (
     format_sessions,
 )
 from sessiontree.mcp_server.session_access import MAX_LIMIT, SessionAccess, redact_error
-
-T = TypeVar("T")
 
 INSTRUCTIONS = """\
 Past conversations of agents, kept as trees. Search them before you solve a problem again, then read the path around a \
@@ -171,16 +170,16 @@ def _add_resources(server: SessionServer, access: SessionAccess) -> None:
 def _answer(form: Callable[[JsonObject], str], function: Callable[..., JsonObject], *arguments: Any) -> CallToolResult:
     """Return a result as text for the model and as structured content for programs."""
     try:
-        result = function(*arguments)
+        result = replace_unencodable_texts(function(*arguments))
     except (SessionTreeError, OSError) as error:
-        raise ToolError(redact_error(error)) from error
+        raise ToolError(replace_unencodable(redact_error(error))) from error
     return CallToolResult(content=[TextContent(text=form(result))], structured_content=result)
 
 
-def _read(function: Callable[..., T], *arguments: Any) -> T:
+def _read(function: Callable[..., JsonObject], *arguments: Any) -> JsonObject:
     try:
-        return function(*arguments)
+        return replace_unencodable_texts(function(*arguments))
     except NotFound as error:
-        raise ResourceNotFoundError(redact_error(error)) from error
+        raise ResourceNotFoundError(replace_unencodable(redact_error(error))) from error
     except (SessionTreeError, OSError) as error:
-        raise ResourceError(redact_error(error)) from error
+        raise ResourceError(replace_unencodable(redact_error(error))) from error

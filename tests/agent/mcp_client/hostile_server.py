@@ -1,7 +1,7 @@
-"""An MCP server that misbehaves. Run it with `schema`, `slow`, `silent` or `many`, on standard input and output.
+"""An MCP server that misbehaves. Run it with a mode, on standard input and output.
 
 `schema` returns what its own schema rejects slowly, `slow` lists pages without an end, `silent` does not list anything,
-and `many` lists more tools than anybody needs.
+`many` lists more tools than anybody needs, and `damaged` answers calls with the line in their argument.
 """
 
 import json
@@ -22,7 +22,7 @@ def list_tools() -> dict[str, Any]:
     tools = [{"name": f"tool{number}", "inputSchema": {"type": "object"}} for number in range(count)]
     if mode == "schema":
         tools[0]["outputSchema"] = schema
-    return {"tools": tools, "nextCursor": None if mode == "schema" else "next"}
+    return {"tools": tools, "nextCursor": None if mode in ("schema", "damaged") else "next"}
 
 
 for line in sys.stdin:
@@ -39,6 +39,9 @@ for line in sys.stdin:
         if mode == "slow":
             time.sleep(0.1)
         result = list_tools()
+    elif method == "tools/call" and mode == "damaged":
+        print(request["params"]["arguments"]["line"].replace("ID", str(request["id"])), flush=True)
+        continue
     elif method == "tools/call":
         result = {"content": [], "structuredContent": {"text": "a" * 28 + "!"}}
     else:

@@ -344,6 +344,37 @@ async def test_the_schema_of_a_server_cannot_block_the_event_loop() -> None:
     assert get_text(output) == '{"text":"' + "a" * 28 + '!"}'
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (r'{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "cut \ud83d"}]}}', "cut ?"),
+        ('{"jsonrpc": "2.0", "id": ID, "result": [1]}', "invalid answer"),
+        (
+            '{"result": ' + "[" * 2000 + "]" * 2000 + ', "jsonrpc": "2.0", "id": ID}',
+            "invalid answer: nested too deeply",
+        ),
+        ('{"jsonrpc": "2.0", "id": ID, "result": {"content": [], "n": ' + "9" * 5000 + "}}", "invalid answer"),
+        ('{"id": ID, "result": {', "invalid answer"),
+    ],
+    ids=["surrogate", "list", "deep", "number", "cut off"],
+)
+async def test_a_damaged_answer_ends_the_call_at_once_and_the_server_stays_usable(line: str, said: str) -> None:
+    async with McpPool([build_server("bad", args=(HOSTILE_SCRIPT, "damaged"), timeout=60)]) as pool:
+        damaged = await call(pool, "mcp__bad__tool0", line=line)
+        next = await call(pool, "mcp__bad__tool0", line='{"jsonrpc": "2.0", "id": ID, "result": {"content": []}}')
+
+    assert said in get_text(damaged)
+    assert not next.is_error
+
+
+async def test_arguments_with_half_of_a_surrogate_pair_reach_the_server() -> None:
+    line = '{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "HALF"}]}}'
+    async with McpPool([build_server("bad", args=(HOSTILE_SCRIPT, "damaged"), timeout=60)]) as pool:
+        output = await call(pool, "mcp__bad__tool0", line=line.replace("HALF", "cut \ud83d"))
+
+    assert get_text(output) == "cut ?"
+
+
 @pytest.mark.parametrize("mode", ["slow", "silent"])
 async def test_a_server_that_does_not_finish_its_list_counts_as_failed(mode: str) -> None:
     said: list[str] = []

@@ -7,6 +7,7 @@ keeps dying is not restarted forever.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -27,8 +28,11 @@ from sessiontree.agent.mcp_client.server_specs import McpServer, McpServerError,
 from sessiontree.agent.tools.bash_tool import UPDATE_INTERVAL
 from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.config import Config, McpServerSettings
+from sessiontree.core.sanitize import replace_unencodable, replace_unencodable_texts
 
 T = TypeVar("T")
+
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # the SDK logs tracebacks, which would reach the terminal
 
 MAX_FAILURES, FAILURE_SECONDS = 3, 300.0
 """A server that fails this often within this time is not started again until the time has passed."""
@@ -117,6 +121,7 @@ class McpConnection:
     ) -> mcp_types.CallToolResult:
         """Call a tool. It is not repeated if the server dies meanwhile: it may have had an effect."""
         client = (await self._open()).client
+        arguments = replace_unencodable_texts(arguments)
         last = float("-inf")
 
         async def show_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -137,10 +142,12 @@ class McpConnection:
         )
 
     async def read_resource(self, uri: str) -> mcp_types.ReadResourceResult:
-        return await self._request((await self._open()).client.read_resource(uri, cache_mode="bypass"))
+        client = (await self._open()).client
+        return await self._request(client.read_resource(replace_unencodable(uri), cache_mode="bypass"))
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> mcp_types.GetPromptResult:
-        return await self._request((await self._open()).client.get_prompt(name, arguments))
+        client = (await self._open()).client
+        return await self._request(client.get_prompt(replace_unencodable(name), replace_unencodable_texts(arguments)))
 
     # Connecting
 

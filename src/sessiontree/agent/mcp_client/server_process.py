@@ -7,7 +7,9 @@ error is kept for error messages and never reaches the terminal.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -18,7 +20,7 @@ import anyio
 import mcp_types
 from mcp.shared.message import SessionMessage
 
-from sessiontree.core.sanitize import escape_line
+from sessiontree.core.sanitize import escape_line, replace_unencodable_texts
 
 MAX_MESSAGE_BYTES = 128 << 20
 """The maximum size of one message of a server."""
@@ -28,6 +30,8 @@ EXIT_SECONDS = 2.0
 """How long a server has to exit after its standard input was closed, and again after SIGTERM."""
 _READ_BYTES = 1 << 18
 _PARSE_IN_THREAD_BYTES = 1 << 20
+_ANSWER_ID = re.compile(rb'\A\{\s*(?:"jsonrpc":\s*"2\.0",\s*)?"id":\s*(\d{1,18})\s*,|"id":\s*(\d{1,18})\s*\}\s*\Z')
+"""Finds the id of an answer that is not valid, at its start or end."""
 
 
 class ServerProcess:
@@ -133,10 +137,31 @@ async def _parse(line: bytes) -> SessionMessage | Exception:
     """Return the message of a line, or the error that the session reports."""
     try:
         if len(line) > _PARSE_IN_THREAD_BYTES:
-            return SessionMessage(await asyncio.to_thread(mcp_types.jsonrpc_message_adapter.validate_json, line))
-        return SessionMessage(mcp_types.jsonrpc_message_adapter.validate_json(line))
+            return await asyncio.to_thread(_parse_message, line)
+        return _parse_message(line)
     except ValueError as error:
         return error
+
+
+def _parse_message(line: bytes) -> SessionMessage:
+    """Return the message of a line. An answer that is not valid becomes an error, so that its request does not wait.
+
+    Raises `ValueError` for any other line that is not valid.
+    """
+    adapter = mcp_types.jsonrpc_message_adapter
+    with suppress(ValueError):
+        return SessionMessage(adapter.validate_json(line))
+    try:
+        # A text that JavaScript cuts off may end in half of a surrogate pair.
+        return SessionMessage(adapter.validate_python(replace_unencodable_texts(json.loads(line))))
+    except (ValueError, RecursionError) as error:
+        found = _ANSWER_ID.search(line)
+        if found is None:
+            raise ValueError("not a message") from error
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        fault = mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=f"invalid answer: {reason}")
+        id = int(found[1] or found[2])
+        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=id, error=fault))
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
