@@ -1,11 +1,12 @@
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 
 from sessiontree.core.entries import HEAD_RECORD, Compaction, ContextEdit, Custom, Label
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
-from sessiontree.core.problems import encode_problem, find_problems
+from sessiontree.core.problems import ProblemScan, encode_problem, find_problems
 from sessiontree.core.tree import Tree
 from tests.builders import build_file, count_calls, entry, grow, hang, header, read
 from tests.strategies import damaged_entry_lists, entry_lists
@@ -199,6 +200,48 @@ def test_a_problem_is_encoded_with_all_fields():
         "line": problem.line,
         "offset": problem.offset,
     }
+
+
+@given(st.one_of(entry_lists(), damaged_entry_lists()), st.integers(0, 40))
+def test_a_scan_that_continues_after_growth_finds_the_same_problems_as_a_new_one(entries, first):
+    tree = Tree(entries[:first])
+    scan = ProblemScan(tree)
+    for item in tree.entries:
+        scan.add(item, item.raw)
+    find_problems(tree, Heads(), scan)
+
+    tree.extend(entries[first:])
+
+    if scan.is_current:
+        for item in tree.entries[scan.added :]:
+            scan.add(item, item.raw)
+        if scan.is_current:
+            heads = Heads()
+            heads.replay(tree.entries, tree)
+            assert find_problems(tree, heads, scan) == list_problems(tree)
+
+
+@pytest.mark.parametrize(("later", "current"), [("d<b", True), ("a<b", False), ("d<gone", False)])
+def test_a_scan_is_outdated_if_new_entries_change_the_places_of_others(later, current):
+    lines = hang("a", "b<a", later).entries
+    tree = Tree(lines[:2])
+    scan = ProblemScan(tree)
+
+    tree.extend(lines[2:])
+
+    assert scan.is_current is current
+
+
+def test_a_scan_is_outdated_if_new_entries_can_be_the_target_of_a_label():
+    whole = grow("a>b>gone", b=Label(target="gone", text="x")).entries
+    tree = Tree(whole[:2])
+    scan = ProblemScan(tree)
+    scan.add(whole[1], whole[1].raw)
+    assert scan.is_current
+
+    tree.extend(whole[2:])
+
+    assert not scan.is_current
 
 
 def test_one_id_for_all_tool_calls_does_not_slow_down_the_check():

@@ -51,9 +51,12 @@ def test_a_digest_has_the_same_totals_as_the_decoded_entries(data: bytes) -> Non
     reader, entries = read(data)
     digest = start_digest(reader)
     digest.feed(data.partition(b"\n")[2])
-    totals = EntryTotals()
+    totals, counted_lines = EntryTotals(), EntryTotals()
     totals.extend(Tree(entries))
+    for entry in Tree(entries):
+        counted_lines.add_line(entry, entry.raw)
 
+    assert vars(counted_lines) == vars(totals)
     counted = digest.totals
     assert (counted.entries, counted.messages) == (totals.entries, totals.messages)
     assert (counted.first_message, counted.named, counted.name) == (

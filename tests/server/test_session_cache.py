@@ -219,6 +219,27 @@ def test_a_position_is_formatted_and_parsed() -> None:
     assert parse_position(str(SessionPosition(12, "9a0b1c2d"))) == SessionPosition(12, "9a0b1c2d")
 
 
+def test_totals_and_problems_are_counted_in_steps_and_go_on_with_new_entries(
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_cache, "COUNTED_TOGETHER", 2)
+    with st.open(env.create_session()) as writer:
+        writer.extend([st.user("one"), *(st.assistant([st.ToolCall(f"c{at}", "read", {})]) for at in range(4))])
+        with SessionCache(ServerLimits()).read(writer.id, OWNER) as opened:
+            steps = 1
+            while not opened.count_entries():
+                steps += 1
+            count = len(opened.session.tree.entries)
+            assert steps == -(-count // 2)
+            assert opened.list_problems() == writer.problems
+            writer.append(st.tool_result("c3", "read", "text"))
+            writer.append(st.tool_result("c1", "read", "text"))
+            opened.refresh()
+
+            assert opened.list_problems() == writer.problems
+            assert opened.compute_totals().entries == len(opened.session.tree.entries) == count + 2
+
+
 def test_a_rolled_back_entry_disappears_from_responses(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     id, sessions = env.create_session(), SessionCache(ServerLimits())
     seen: list[tuple[int, str]] = []

@@ -265,6 +265,22 @@ async def test_a_session_deleted_during_a_request_is_not_found(
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+async def test_a_large_session_is_described_at_once_without_totals(
+    env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.server.session_cache.COUNTED_TOGETHER", 2)
+    id = env.create_session()
+
+    first = (await client.get(f"/api/sessions/{id}", params={"wait": "false"})).json()
+    whole = (await client.get(f"/api/sessions/{id}")).json()
+    again = (await client.get(f"/api/sessions/{id}", params={"wait": "false"})).json()
+
+    totals = ("cost", "tokens", "models", "problems")
+    assert [first[name] for name in totals] == [None] * 4
+    assert None not in [whole[name] for name in totals]
+    assert {**first, **{name: whole[name] for name in totals}} == whole == again
+
+
 async def test_a_replaced_file_is_read_again(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:

@@ -58,17 +58,34 @@ class ProblemScan:
         self.results: list[tuple[str, EntryId]] = []
         """The call that each result answers, and the result."""
         self._tree = tree
+        self._count = tree.count
         self._has_duplicates = len(tree) != tree.count
         self._is_sound = tree.is_sound
         self._waiting: dict[str, UnansweredCall] = {}
         """Calls on the path to the last entry that have no result yet."""
         self._last: EntryId | None = None
         self._added = 0
+        self._misses_target = False
+        """Whether an entry names a target that is not in the tree, and that may be appended later."""
 
     @property
     def is_complete(self) -> bool:
         """Whether all entries of the tree were added."""
         return self._added == self._tree.count
+
+    @property
+    def added(self) -> int:
+        """The number of entries that were added."""
+        return self._added
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the findings still hold if the tree grew meanwhile, so that only the new entries have to be added."""
+        tree = self._tree
+        if tree.count == self._count:
+            return True
+        same = (len(tree) != tree.count, tree.is_sound) == (self._has_duplicates, self._is_sound)
+        return same and not self._misses_target
 
     def add(self, entry: Entry, raw: bytes, line: LinePreview | None = None) -> None:
         """Add an entry. `line` is its line if it is a message that was decoded before."""
@@ -125,19 +142,19 @@ class ProblemScan:
             case Compaction(first_kept=str(anchor)):
                 self.anchors.append((entry, anchor))
             case Label(target=target) if target not in self._tree:
-                self.notes.append(
-                    _build_note("unknown_target", entry, f"label on {target!r}, which is not in the file")
-                )
+                self._add_missing_target(entry, f"label on {target!r}, which is not in the file")
             case ContextEdit(target=target) if target not in self._tree:
-                self.notes.append(
-                    _build_note("unknown_target", entry, f"context edit of {target!r}, which is not in the file")
-                )
+                self._add_missing_target(entry, f"context edit of {target!r}, which is not in the file")
             case Opaque(type="session"):
                 self.notes.append(
                     _build_note("second_header", entry, "second session header: two files were concatenated")
                 )
             case _:
                 pass
+
+    def _add_missing_target(self, entry: Entry, message: str) -> None:
+        self._misses_target = True
+        self.notes.append(_build_note("unknown_target", entry, message))
 
 
 def find_problems(tree: Tree, heads: Heads, scan: ProblemScan | None = None) -> list[Problem]:

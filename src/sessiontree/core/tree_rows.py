@@ -124,6 +124,9 @@ def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int
     found: list[EntryId] = []
     for span in iter_spans(tree, leaf, first, stop):
         entries = list(span.iter_entries())
+        if not shown.needs_messages:
+            found.extend(entry.id for entry in entries if shown.shows(entry, None))
+            continue
         for entry, raw in zip(entries, read_raws(entries), strict=True):
             if shown.shows(entry, decode_message(entry, raw)[1]):
                 found.append(entry.id)
@@ -200,7 +203,10 @@ def stream_rows(
     shown, labels = EntryFilter(tree, leaf, filter), tree.labels
     shows_all = shown.shows_all
     for entries, parents, depths in _iter_batches(tree, leaf, start):
-        order = sorted(range(len(entries)), key=[entry.line for entry in entries].__getitem__)
+        read = range(len(entries))
+        if scan is None and not shown.needs_messages:
+            read = [at for at in read if shown.shows(entries[at], None)]
+        order = sorted(read, key=[entry.line for entry in entries].__getitem__)
         rows: list[FlatRow | None] = [None] * len(entries)
         for at, raw in zip(order, read_raws(map(entries.__getitem__, order)), strict=True):
             entry = entries[at]

@@ -87,7 +87,21 @@ class _Line(Struct, gc=False):
     data: Raw = Raw()
 
 
+class _CountedMessage(Struct, gc=False):
+    """The fields of a message that `EntryTotals` counts."""
+
+    role: Any = None
+    provider: Any = None
+    model: Any = None
+    usage: Any = None
+
+
+class _CountedLine(Struct, gc=False):
+    message: _CountedMessage
+
+
 _line_decoder = msgspec.json.Decoder(_Line)
+_counted_decoder = msgspec.json.Decoder(_CountedLine)
 
 
 class UnsoundSession(Exception):
@@ -150,6 +164,22 @@ class EntryTotals:
     def add(self, entry: Entry) -> Body:
         """Count one entry and return its body, which is not cached."""
         body = entry.decode()
+        self._count(body)
+        return body
+
+    def add_line(self, entry: Entry, raw: bytes) -> None:
+        """Count one entry from its line. The text of a message is decoded only until the first one of the user."""
+        if entry.type == "message" and self.first_message is not None and not is_too_deep(raw):
+            try:
+                message = _counted_decoder.decode(raw).message
+            except DECODE_ERRORS:
+                pass
+            else:
+                self._count(Message(msgspec.structs.asdict(message)))
+                return
+        self._count(entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body)
+
+    def _count(self, body: Body) -> None:
         self.entries += 1
         for usage in map(sum_usage, list_usages(body)):
             if usage is not None:
@@ -167,7 +197,6 @@ class EntryTotals:
                 self.is_named, self.name = True, (name or "").strip(NAME_WHITESPACE) or None
             case _:
                 pass
-        return body
 
 
 class _Ancestors:

@@ -163,9 +163,10 @@ class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
     entries: Count
     branches: Count
-    cost: Amount
-    tokens: Annotated[float, Meta(examples=[5400])]
-    models: list[ModelName]
+    cost: Amount | None
+    """Null, like `tokens`, `models` and `problems`, if it is not known yet and the request does not wait for it."""
+    tokens: Annotated[float, Meta(examples=[5400])] | None
+    models: list[ModelName] | None
     created: Timestamp
     modified: Timestamp
     parent_session: SessionId | None
@@ -174,7 +175,7 @@ class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     """The program that recorded the session, and its version."""
     read_only: Annotated[str, Meta(examples=["the session was redacted on export"])] | None
     """Why the session is read-only."""
-    problems: list[Object]
+    problems: list[Object] | None
     running: list[BranchName]
     """Branches on which this server is running an agent."""
     swarming: Annotated[dict[str, Id], Meta(examples=[{"review/worker-1": "9f3c2a1b7d5e4f60"}])]

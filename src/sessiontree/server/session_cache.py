@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.core.entries import Entry, EntryId, Problem
+from sessiontree.core.entries import Entry, EntryId, Problem, read_raws
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_entry_role
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
+from sessiontree.core.problems import ProblemScan
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import Conflict, NotFound, SessionTreeError, StoreError
 from sessiontree.format.digest import EntryTotals
@@ -45,6 +46,8 @@ MAX_CACHED_RESPONSE_BYTES = 4 << 20
 """Bytes of cached responses of a session. Several clients often send the same request."""
 MAX_SESSION_LOCK_WAITERS, MAX_LOCK_WAITERS = 2, 8
 """Maximum requests that wait for the lock of one session, and of all sessions. Each occupies a thread."""
+COUNTED_TOGETHER = 2000
+"""Entries that are read for the totals of a session before other requests get its lock."""
 MAX_PREVIEWS = 50_000
 """Maximum cached previews of a session."""
 
@@ -100,6 +103,7 @@ class OpenSession:
         """By line number, because two entries may have the same id."""
         self.html_cache = HtmlCache()
         self._totals = EntryTotals()
+        self._scan: ProblemScan | None = None
         self._attachments: dict[type[Any], Any] = {}
         self._responses: OrderedDict[str, bytes] = OrderedDict()
         self._responses_position: SessionPosition | None = None
@@ -200,14 +204,31 @@ class OpenSession:
             self._responses.clear()
             self._responses_position, self._responses_size = now, 0
 
+    def count_entries(self) -> bool:
+        """Read some entries for the totals and the problems. Return whether all entries were read."""
+        tree = self.session.tree
+        scan = self._scan
+        if scan is None or not scan.is_current:
+            scan = self._scan = ProblemScan(tree)
+        start = min(self._totals.entries, scan.added)
+        entries = tree.entries[start : start + COUNTED_TOGETHER]
+        for number, (entry, raw) in enumerate(zip(entries, read_raws(entries), strict=True), start):
+            if number >= self._totals.entries:
+                self._totals.add_line(entry, raw)
+            if number >= scan.added:
+                scan.add(entry, raw)
+        return scan.is_complete and scan.is_current
+
     def compute_totals(self) -> EntryTotals:
-        self._totals.extend(self.session.tree.entries[self._totals.entries :])
+        while not self.count_entries():
+            pass
         return self._totals
 
     def list_problems(self) -> list[Problem]:
         now = self.position
         if self._problems is None or self._problems[0] != now:
-            self._problems = now, self.session.problems
+            self.compute_totals()
+            self._problems = now, self.session.list_problems(self._scan)
         return self._problems[1]
 
     def refresh(self) -> None:
@@ -233,7 +254,7 @@ class OpenSession:
         self._previews.clear()
         self._attachments.clear()
         self._responses_position = None
-        self._totals, self._problems = EntryTotals(), None
+        self._totals, self._scan, self._problems = EntryTotals(), None, None
 
 
 class SessionCache:

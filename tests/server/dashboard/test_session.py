@@ -247,6 +247,21 @@ def test_the_tree_of_a_very_long_session_is_loaded_in_windows(serve: Serve, visi
     assert all("around=" in url and "cursor=" not in url for url in asked)
 
 
+def test_a_very_long_session_is_shown_before_its_problems_are_known(serve: Serve, visit: Visit) -> None:
+    lines = make_long_session(5_000)
+    write_session_file([*lines[:10], b"{broken", *lines[10:]], name="long")
+    page = visit(serve())
+    held = HeldRequests(page, re.compile(r"/api/sessions/long$"))
+    page.evaluate("location.hash = '#/s/long/talk'")
+    wait_for_text(page, "number 4999")
+    wait_for_text(page, "5,00", ".head .facts")
+    held.wait()
+    assert page.get_by_text("problem").count() == 0
+
+    held.release()
+    page.get_by_text("problem").first.wait_for()
+
+
 def test_the_newest_entries_of_a_long_conversation_can_be_reached(serve: Serve, visit: Visit) -> None:
     session = st.open(write_session_file(build_branching_lines(500, every=1000, id="long"), name="long"))
     page = open_session(visit, serve(), "long")

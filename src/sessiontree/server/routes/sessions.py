@@ -38,6 +38,8 @@ from sessiontree.server.session_cache import OpenSession
 router = APIRouter(prefix="/api")
 
 MAX_HITS = 5000
+COUNT_PAUSE = 0.001
+"""Seconds between two steps of counting, in which other requests get the lock of the session."""
 
 
 @router.get("/health", **describe_route(schemas.HealthResponse))
@@ -209,10 +211,15 @@ def resolve_session_folder(call: RequestContext, cwd: str | None) -> str:
 
 
 @router.get("/sessions/{id}", **describe_route(schemas.SessionResponse))
-def get_session(call: ReadContext, id: str) -> JsonResponse:
-    """Return a session with its totals."""
-    with call.read_session(id) as opened, _translate_missing_file(id):
-        return JsonResponse(_build_session(call, opened), at=opened)
+def get_session(call: ReadContext, id: str, wait: bool = True) -> JsonResponse:
+    """Return a session with its totals. With `wait=false`, those of a large session are null until they are known."""
+    with call.state.sessions.use(id, call.token) as opened, _translate_missing_file(id):
+        while True:
+            with opened.session.hold_lock():
+                is_counted = opened.count_entries()
+                if is_counted or not wait:
+                    return JsonResponse(_build_session(call, opened, is_counted), at=opened)
+            time.sleep(COUNT_PAUSE)  # otherwise other requests hardly ever get the lock
 
 
 @contextmanager
@@ -224,8 +231,8 @@ def _translate_missing_file(id: str) -> Generator[None]:
         raise make_session_not_found(id) from None
 
 
-def _build_session(call: RequestContext, opened: OpenSession) -> schemas.SessionResponse:
-    session, totals = opened.session, opened.compute_totals()
+def _build_session(call: RequestContext, opened: OpenSession, is_counted: bool) -> schemas.SessionResponse:
+    session, totals = opened.session, opened.compute_totals() if is_counted else None
     agent_branches = call.state.swarms.find_agent_branches(opened)
     return schemas.SessionResponse(
         id=session.id,
@@ -235,16 +242,16 @@ def _build_session(call: RequestContext, opened: OpenSession) -> schemas.Session
         leaf=opened.leaf,
         entries=len(session.tree),
         branches=len(session.heads.heads) - len(session.heads.archived),
-        cost=round(totals.cost, 10),
-        tokens=totals.tokens,
-        models=list(totals.models),
+        cost=None if totals is None else round(totals.cost, 10),
+        tokens=None if totals is None else totals.tokens,
+        models=None if totals is None else list(totals.models),
         created=session.header.timestamp,
         modified=_get_modified(opened),
         parent_session=_get_parent_id(session.header.parent_session),
         origin=session.header.origin_name or None,
         archived=os.path.lexists(opened.file + ARCHIVED_SUFFIX),
         read_only=session.read_only,
-        problems=[encode_problem(problem) for problem in opened.list_problems()],
+        problems=None if totals is None else [encode_problem(problem) for problem in opened.list_problems()],
         running=[
             *call.state.runs.list_running(opened),
             *(branch for branch, agent_branch in agent_branches.items() if agent_branch.is_running),

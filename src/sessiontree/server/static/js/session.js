@@ -55,7 +55,7 @@ export class Session {
     this.connection = "waiting";
     const currentOpen = (this.currentOpen = {});
     try {
-      const place = await this.loadInfo();
+      const place = await this.loadInfo(false);
       if (this.currentOpen !== currentOpen) return;
       this.listen(place);
       const isFirst = this.path === NO_PATH;
@@ -66,6 +66,7 @@ export class Session {
       const branches = this.loadBranches();
       if (!isFirst) await branches; // one of them may be shown
       await Promise.all([branches, this.loadTree(), this.extendPath(this.entries.at(-1)?.id, this.path.start, MAX_ENTRIES)]);
+      if (!this.isCounted) this.guard(() => this.loadInfo());
     } catch (error) {
       if (this.currentOpen !== currentOpen) return;
       if (error.status === 404 && this.selected) {
@@ -186,15 +187,17 @@ export class Session {
     }
   }
 
-  /** Load the summary of the session. Returns its position among the events. */
-  loadInfo() {
+  /** Load the summary of the session. Returns its position among the events. Without `wait`, totals may be missing. */
+  loadInfo(wait = true) {
     this.infoLoadedAt = performance.now();
     return this.load("info", async (isNewest) => {
       const before = new Map(this.runs), heads = this.heads;
-      const answer = await this.api.fetch(this.base);
+      const answer = await this.api.fetch(wait ? this.base : `${this.base}?wait=false`);
       const info = await answer.json();
       if (isNewest()) {
-        this.info = info;
+        this.isCounted = info.tokens !== null;
+        const { cost, tokens, models, problems } = this.isCounted ? info : this.info ?? { models: [], problems: [] };
+        this.info = { ...info, cost, tokens, models, problems };
         if (this.heads === heads) this.current = info.branch; // no newer event
         this.setRunning(new Set(info.running), before);
       }
