@@ -143,7 +143,8 @@ class Server:
             self._emptied = self.new_database()
             PostgresRepository(parse_address(self._emptied)).list_stored()
         with psycopg.connect(self._emptied, autocommit=True) as connection:
-            connection.execute("TRUNCATE sessiontree.session, sessiontree.entry, sessiontree.shared, sessiontree.torn")
+            tables = ("session", "entry", "shared", "torn", "fence")
+            connection.execute(f"TRUNCATE {', '.join(f'sessiontree.{table}' for table in tables)}".encode())
         return self._emptied
 
     def new_database(self, *, owner: str = "postgres") -> str:

@@ -16,6 +16,7 @@ import pytest
 import sessiontree as st
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
+from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
 from tests.reliability.harness import Child, start_child, times
@@ -163,6 +164,8 @@ def test_the_harness_finds_a_store_that_only_retries(
     def report_missing(*_: object) -> None:
         raise st.Conflict("here", "another writer appended first")
 
+    forgetful = schema.APPEND_LINES.replace("%s::uuid", "coalesce(gen_random_uuid(), %s::uuid)")
+    monkeypatch.setattr(schema, "APPEND_LINES", forgetful)
     monkeypatch.setattr(PostgresStore, "_explain_refusal", report_missing)
     monkeypatch.setattr(PostgresStore, "append", retry)
     address, acks = write_through_proxy(proxy, server.new_database(), 12)

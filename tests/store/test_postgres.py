@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import time
 import uuid
@@ -28,13 +29,17 @@ from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, is_database_address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.connection import PostgresDatabase
+from sessiontree.store.postgres.driver import FenceRaised
 from sessiontree.store.postgres.rows import clean_text
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
+from tests.reliability.harness import times
 from tests.simulation import Simulation
 from tests.strategies import damaged_sessions, sessions
 
 TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
+LATE = 2.0
+"""Seconds by which a busy machine may be late."""
 
 
 def new(database: str, id: str | None = None) -> PostgresStore:
@@ -169,11 +174,11 @@ def test_many_processes_can_create_the_schema_at_once(server: Server) -> None:
 
 
 def test_a_server_without_optional_features_works(server: Server) -> None:
-    """Some distributed servers have no NOTIFY, no advisory locks and no BRIN indexes."""
+    """Some distributed servers have no advisory locks and no BRIN indexes."""
     url = server.new_database()
     with psycopg.connect(url, autocommit=True) as less:
         less.execute("SET allow_system_table_mods = on")
-        for function in ("pg_notify(text, text)", "pg_advisory_xact_lock(bigint)"):
+        for function in ("pg_advisory_xact_lock(bigint)", "pg_advisory_xact_lock(integer, integer)"):
             less.execute(f"ALTER FUNCTION pg_catalog.{function} RENAME TO missing".encode())
         less.execute("UPDATE pg_am SET amname = 'missing' WHERE amname = 'brin'")
 
@@ -578,7 +583,7 @@ def test_values_that_no_column_can_store_are_listed_from_the_lines(database: str
 def test_a_random_history_of_several_writers_is_stored_and_listed_correctly(database: str, peers: bool) -> None:
     address = f"{database}#s"
     simulation = Simulation(writers=3, peers=peers, store=lambda: PostgresStore(address))
-    for number in range(150):
+    for number in range(100):
         simulation.step(number * 7919 % 101, number * 104729 % 97, number * 1299709 % 89)
     simulation.check()
 
@@ -764,54 +769,254 @@ def test_a_forked_process_opens_new_connections(shared_database: str) -> None:
     assert store.read().data == b"header\nof the child\n"
 
 
+# Writers on different branches
+
+
+def open_on_branches(database: str, *names: str) -> tuple[Session, list[Session]]:
+    """Return a session with these branches, and one more opening of it for each of them."""
+    session = Session.create(new(database), id="s", cwd="/p")
+    session.append(st.user("start"))
+    for name in names:
+        session.create_branch(name)
+    opened = [st.open(session.location) for _ in names]
+    for each in opened:
+        assert each.heads.heads.keys() >= set(names)
+    return session, opened
+
+
+def test_an_append_goes_behind_lines_of_other_branches(database: str, statements: list[str]) -> None:
+    _, (one, two) = open_on_branches(database, "a", "b")
+    first = one.append(st.user("on a"), branch="a")
+    statements.clear()
+
+    second = two.append(st.user("on b"), branch="b")
+
+    assert sum("append" in text for text in statements) == 1, "it was not refused"
+    assert [entry.id for entry in two.tree.entries][-2:] == [first.id, second.id]
+    assert two.heads.heads["a"] == first.id
+    assert not two.refresh()
+    assert [entry.id for entry in one.refresh()] == [second.id]
+    assert one.heads.heads == two.heads.heads
+
+
+def test_an_append_is_refused_if_its_branch_or_the_current_branch_was_moved(database: str) -> None:
+    session, (one, two) = open_on_branches(database, "a", "b")
+    one.append(st.user("on a"), branch="a")
+    with pytest.raises(st.BranchMoved):
+        two.append(st.user("on a, too"), branch="a")
+
+    session.refresh()
+    session.switch("b")
+    entry = two.append(st.user("on a"), branch="a")  # built again: the line names the branch that is current now
+
+    assert entry.current == "b"
+    assert st.open(session.location).heads.current == "b"
+
+
+def test_require_unchanged_refuses_an_append_behind_other_branches(database: str) -> None:
+    _, (one, two) = open_on_branches(database, "a", "b")
+    one.append(st.user("on a"), branch="a")
+    with two.require_unchanged(), pytest.raises(st.Conflict):
+        two.append(st.user("on b"), branch="b")
+    assert two.append(st.user("on b"), branch="b")
+
+
+@pytest.mark.parametrize("seed", range(times(4, torture=300)))
+def test_writers_that_never_refresh_agree_on_every_branch(database: str, seed: int) -> None:
+    rng = random.Random(seed)
+    names = ["a", "b", "c", "d"]
+    session, opened = open_on_branches(database, *names)
+    expected: dict[str, list[str]] = {name: [] for name in names}
+    for number in range(100):
+        at = rng.randrange(4)
+        writer, name = opened[at], names[at]
+        match rng.randrange(12):
+            case 0:
+                with suppress(st.Conflict):  # another writer switched
+                    writer.switch(rng.choice(names))
+            case 1:
+                writer.label(writer.heads.heads[name], f"l{number}")
+            case 2:
+                writer.create_branch(f"n{number}")
+            case 3:
+                leaf = writer.heads.heads[name]
+                writer.append(st.Custom(custom_type="late", data={}), parent=leaf, branch=None)
+            case 4:
+                expected[name] += [
+                    entry.id for entry in writer.extend([st.user(f"{number}"), st.assistant("yes")], branch=name)
+                ]
+            case _:
+                expected[name].append(writer.append(st.user(f"{number}"), branch=name).id)
+
+    whole = st.open(session.location)
+    assert not [problem for problem in whole.problems if problem.severity == "fault"]
+    for name in names:
+        path = [entry.id for entry in whole.tree.walk_up(whole.heads.heads[name])][::-1]
+        assert [id for id in path if id in expected[name]] == expected[name]
+        assert all(id not in path for other in names if other != name for id in expected[other])
+    for writer in opened:
+        writer.refresh()
+        assert writer.heads.heads == whole.heads.heads
+        assert writer.heads.current == whole.heads.current
+        assert [entry.raw for entry in writer.tree.entries] == [entry.raw for entry in whole.tree.entries]
+
+
+def test_writers_on_different_branches_take_fair_turns(server: Server) -> None:
+    names = [f"w{number}" for number in range(8)]
+    session, opened = open_on_branches(server.new_database(), *names)
+    counts = dict.fromkeys(names, 0)
+    done = threading.Event()
+
+    def write(writer: Session, name: str) -> None:
+        while not done.is_set():
+            writer.append(st.user("more"), branch=name)
+            counts[name] += 1
+            if sum(counts.values()) >= 400:
+                done.set()
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        for each in [pool.submit(write, *pair) for pair in zip(opened, names, strict=True)]:
+            each.result(120)
+    assert min(counts.values()) >= sum(counts.values()) / len(names) / 2, counts
+    session.refresh()
+    assert all(session.branch(name).path()[-1].text == "more" for name in names)
+
+
+def test_a_worker_whose_fence_was_raised_cannot_append(database: str) -> None:
+    session, (old, successor) = open_on_branches(database, "a", "b")
+    assert isinstance(old.store, PostgresStore)
+    assert isinstance(successor.store, PostgresStore)
+    old.store.raise_fence("agent", 1)
+    old.append(st.user("before"), branch="a")
+
+    successor.store.raise_fence("agent", 2)
+
+    with pytest.raises(FenceRaised, match="another worker"):
+        old.append(st.user("late"), branch="a")
+    with pytest.raises(FenceRaised):
+        old.store.raise_fence("agent", 1)
+    successor.refresh()
+    successor.append(st.user("after"), branch="a")
+    session.append(st.user("not a worker"))
+    texts = [entry.text for entry in st.open(session.location).tree.entries if entry.type == "message"]
+    assert texts == ["start", "before", "after", "not a worker"]
+
+
+def test_a_fence_waits_for_an_append_that_is_under_way(database: str) -> None:
+    session, (successor,) = open_on_branches(database, "a")
+    assert isinstance(successor.store, PostgresStore)
+    (key,) = rows(database, "SELECT key FROM sessiontree.session")[0]
+    with psycopg.connect(database) as held, ThreadPoolExecutor(1) as pool:
+        held.execute("UPDATE sessiontree.session SET size = size WHERE key = %s", (key,))
+        raising = pool.submit(successor.store.raise_fence, "agent", 2)
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%raise_fence%%' AND wait_event_type = 'Lock'"
+        while not rows(database, waiting):
+            assert not raising.done()
+        held.rollback()
+        raising.result(60)
+    assert session.append(st.user("no fence"))
+
+
+def test_updates_of_a_session_need_no_new_index_entries(server: Server) -> None:
+    url = server.new_database()
+    session = Session.create(new(url), id="s", cwd="/p")
+    for _ in range(200):
+        session.append(st.user("more"))
+    session.store.database.close()  # type: ignore[attr-defined]  # the backend reports its figures when it ends
+    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'session'"
+    deadline = time.monotonic() + 60
+    while (found := rows(url, query)[0])[0] < 200:
+        assert time.monotonic() < deadline
+    assert found[1] > 0.9 * found[0]
+
+
+def test_tables_of_the_first_release_are_migrated_in_place(server: Server) -> None:
+    url = server.new_database()
+    with psycopg.connect(url, autocommit=True) as owner:
+        owner.execute("CREATE SCHEMA sessiontree; CREATE TABLE sessiontree.step (number int PRIMARY KEY)")
+        owner.execute("ALTER TABLE sessiontree.step ADD at timestamptz NOT NULL DEFAULT now()")
+        for number in (0, 1):
+            owner.execute(schema.MIGRATIONS[number].encode())
+            owner.execute("INSERT INTO sessiontree.step VALUES (%s)", (number + 1,))
+        owner.execute("INSERT INTO sessiontree.session (id, created, cwd) VALUES ('s', '', '/p')")
+        header = '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}'
+        nothing = "ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], ARRAY[NULL], ARRAY[0], ARRAY['']"
+        gain = '{"told": true, "entries": 0, "messages": 0, "cost": 0, "named": false, "branches": []}'
+        old_append = f"SELECT sessiontree.append(1, %s, ARRAY[%s::bytea], {nothing}, NULL, '{gain}')"
+        end = owner.execute(old_append, (0, header.encode())).fetchone()
+        for statement in (
+            "CREATE ROLE old_writer LOGIN",
+            "GRANT USAGE ON SCHEMA sessiontree TO old_writer",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA sessiontree TO old_writer",
+            "GRANT EXECUTE ON FUNCTION sessiontree.append TO old_writer",
+        ):
+            owner.execute(statement.encode())
+
+        with st.open(f"{url}#s") as session:
+            first = session.append(st.user("new"))
+        old = url.replace("postgres@", "old_writer@")
+        written = st.open(f"{old}#s")
+        second = written.append(st.user("by the old role"))
+        assert isinstance(written.store, PostgresStore)
+        written.store.raise_fence("agent", 1)
+        assert owner.execute(old_append, (end[0] if end else 0, b"{}")).fetchone() == (None,), "not at the end"
+        size = written.store.read_end().cursor.value[1]
+        assert owner.execute(old_append, (size, b'{"type":"x","id":"y"}')).fetchone() == (size + 22,)
+    assert [entry.id for entry in st.open(f"{url}#s").tree.entries] == [first.id, second.id, "y"]
+
+
 # Waiting for other writers
 
 
-def listeners(database: str) -> list[tuple[Any, ...]]:
-    """Return the listening connections, as soon as there is one."""
-    idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
-    deadline = time.monotonic() + 60
-    while not (found := rows(database, f"{idle} AND query LIKE 'LISTEN%%'")):
-        assert time.monotonic() < deadline, "nobody listens"
-    return found
-
-
-def test_a_waiter_is_woken_when_another_writer_appends(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "sessiontree.store.postgres.store.POLL_SECONDS", 600
-    )  # only a notification wakes the waiter in time
+def test_a_waiter_is_woken_within_half_a_second_of_an_append(database: str) -> None:
     store = new(database)
     end = store.create([b"header"])
+    writer = PostgresStore(store.location)
 
     assert not store.wait_for_change(end, 0)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait_for_change, end, 70)
-        listeners(database)
-        PostgresStore(store.location).append([b"one"], after=end)
-        assert waiting.result(60)
-    assert store.wait_for_change(end, 0)
+    for number in range(3):
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.wait_for_change, end, 60)
+            while not store.database.watcher.waiter_count:
+                time.sleep(0.01)
+            after = writer.append([b"%d" % number], after=end)
+            appended = time.monotonic()
+            assert waiting.result(60)
+        assert time.monotonic() - appended < 0.5 + LATE
+        assert store.wait_for_change(end, 0)
+        end = after
 
 
-def test_without_notifications_a_waiter_polls(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.store.POLL_SECONDS", 0.01)
-    monkeypatch.setattr("sessiontree.store.postgres.connection.CHANNEL", "elsewhere")
-    store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
-    end = store.create([b"header"])
+def test_many_waiters_share_one_query(database: str, monkeypatch: pytest.MonkeyPatch, statements: list[str]) -> None:
+    stores = [new(database) for _ in range(10)]
+    ends = [store.create([b"header"]) for store in stores]
+    watcher = stores[0].database.watcher
+    with ThreadPoolExecutor(len(stores)) as pool:
+        waiting = [pool.submit(store.wait_for_change, end, 60) for store, end in zip(stores, ends, strict=True)]
+        while watcher.waiter_count < len(stores):
+            time.sleep(0.01)
+        statements.clear()
+        watched = watcher.round_count
+        while watcher.round_count < watched + 3:
+            time.sleep(0.01)
+        assert 3 <= len(statements) <= 4
+        for store, end in zip(stores, ends, strict=True):
+            PostgresStore(store.location).append([b"one"], after=end)
+        assert all(each.result(60) for each in waiting)
 
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait_for_change, end, 70)
-        listeners(database)
-        PostgresStore(store.location).append([b"one"], after=end)
-        assert waiting.result(60)
 
-
-def test_waiting_continues_after_the_listener_is_killed(shared_database: str) -> None:
+def test_waiting_continues_after_all_connections_are_killed(shared_database: str) -> None:
     store = new(shared_database)
     end = store.create([b"header"])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.wait_for_change, end, 60)
-        for (pid,) in listeners(shared_database):
-            rows(shared_database, "SELECT pg_terminate_backend(%s)", pid)
+        while not store.database.watcher.waiter_count:
+            time.sleep(0.01)
+        rows(
+            shared_database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
         PostgresStore(store.location).append([b"one"], after=end)
         assert waiting.result(60)
 

@@ -194,7 +194,8 @@ class SessionBase:
         with self._mutex:
             before, self._requires_unchanged = self._requires_unchanged, True
             try:
-                yield
+                with self._store.require_unchanged():
+                    yield
             finally:
                 self._requires_unchanged = before
 

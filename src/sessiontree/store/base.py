@@ -125,8 +125,8 @@ class Store(Protocol):
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         """Append lines, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`.
 
-        Return where the lines end. Return `after` itself if a program that does not lock wrote at the same time; then
-        the caller has to read everything since `after`.
+        Return where the lines end. Return `after` itself if lines of others are in between, of other branches or of a
+        program that does not lock; then the caller has to read everything since `after`.
         """
         ...
 
@@ -178,6 +178,13 @@ class Store(Protocol):
         The end of the context raises `StoreError` if the sync fails. Then the lines of all these appends are removed.
         """
         return nullcontext(SyncGroup())
+
+    def require_unchanged(self) -> AbstractContextManager[None]:
+        """Return a context in which appends are refused if others wrote anything at all since `after`.
+
+        Outside of it, a store may append behind lines of other branches and return `after`.
+        """
+        return nullcontext()
 
     def get_lock_wait(self) -> LockWait | None:
         """Return a wait for the other process that is writing to the session now, if there is one."""

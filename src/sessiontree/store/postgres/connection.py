@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +26,7 @@ from sessiontree.store.postgres.driver import (
     is_transient,
     open_connection,
 )
-from sessiontree.store.postgres.schema import CHANNEL, ensure_schema
+from sessiontree.store.postgres.schema import SELECT_SIZES, ensure_schema
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
@@ -37,10 +37,10 @@ FIRST_RETRY_SECONDS = 5.0
 """The same for a database that this process has never reached."""
 MAX_CONNECTIONS = 16
 """The maximum number of connections of a process to one database."""
-POLL_SECONDS = 1.0
-"""Seconds between two polls."""
+POLL_SECONDS = 0.2
+"""Seconds between two polls for changes."""
 LINGER_SECONDS = 10.0
-"""Seconds that the connection is kept open after the last waiter left."""
+"""Seconds that the polling thread stays after the last waiter left."""
 T = TypeVar("T")
 
 
@@ -55,15 +55,7 @@ class PostgresDatabase:
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._is_ready = False
-        self._listener: ChangeListener | None = None
-
-    @property
-    def listener(self) -> ChangeListener:
-        """The listener for changes of sessions in this database."""
-        with self._lock:
-            if self._listener is None:
-                self._listener = ChangeListener(self.connect)
-            return self._listener
+        self.watcher = ChangeWatcher(self._find_sizes)
 
     def run(self, work: Callable[[Connection], T], *, location: str = "", writes: bool = False) -> T:
         """Call `work` with a connection and return its result. `work` may be called several times.
@@ -88,6 +80,9 @@ class PostgresDatabase:
                     raise (OutcomeUnknown if doubtful else StoreError)(location, reason) from error
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, MAX_PAUSE)
+
+    def _find_sizes(self, keys: Sequence[int]) -> dict[int, int]:
+        return dict(self.run(lambda connection: connection.execute(SELECT_SIZES, (keys,)).fetchall()))
 
     def _get_retry_seconds(self) -> float:
         return self.retry_seconds if self._is_ready else min(self.retry_seconds, FIRST_RETRY_SECONDS)
@@ -143,75 +138,63 @@ def get_database(address: Address) -> PostgresDatabase:
     return _databases.get(key) or _databases.setdefault(key, PostgresDatabase(address))
 
 
-class ChangeListener:
-    """Listens for changes of sessions in one database with LISTEN and NOTIFY, and polls where that fails.
+class ChangeWatcher:
+    """Waits for changes of sessions in one database: one query, several times a second, for all waiters of the process.
 
-    A notification carries only the key of a session's row. The waiter then queries where the session ends. So a lost,
-    duplicate or late notification is harmless: it costs at most `POLL_SECONDS`. One connection listens for all waiters
-    of this process.
+    NOTIFY would make all sessions of a server commit one after the other. Without waiters there are no queries.
     """
 
-    def __init__(self, connect: Callable[[], Connection]) -> None:
-        self._connect = connect
+    def __init__(self, find_sizes: Callable[[Sequence[int]], dict[int, int]]) -> None:
+        """`find_sizes` returns the size of each session that can be appended to, by its key."""
+        self._find_sizes = find_sizes
         self._lock = threading.Lock()
-        self._subscribers: dict[int, set[threading.Event]] = {}
+        self._waiters: set[_Waiter] = set()
         self._thread: threading.Thread | None = None
+        self.round_count = 0
+        """How many queries were made."""
 
-    def subscribe(self, key: int) -> threading.Event:
-        """Return an event that is set from now on whenever the session may have grown."""
-        event = threading.Event()
+    @property
+    def waiter_count(self) -> int:
+        return len(self._waiters)
+
+    def wait(self, key: int, size: int, timeout: float) -> None:
+        """Wait until a session has another size, or anything else may have happened to it."""
+        waiter = _Waiter(key, size)
         with self._lock:
-            self._subscribers.setdefault(key, set()).add(event)
+            self._waiters.add(waiter)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._listen, name="sessiontree-watch", daemon=True)
+                self._thread = threading.Thread(target=self._poll, name="sessiontree-watch", daemon=True)
                 self._thread.start()
-        return event
-
-    def unsubscribe(self, key: int, event: threading.Event) -> None:
-        with self._lock:
-            waiting = self._subscribers[key]
-            waiting.discard(event)
-            if not waiting:
-                del self._subscribers[key]
-
-    def _listen(self) -> None:
-        pause = MIN_PAUSE
-        idle_since: float | None = None
-        while True:
-            with suppress(get_driver_error()), self._connect() as connection:
-                connection.execute(f"LISTEN {CHANNEL}".encode())
-                pause = MIN_PAUSE
-                self._notify()  # for changes before LISTEN
-                while not self._is_idle_too_long(idle_since):
-                    idle_since = self._get_idle_start(idle_since)
-                    self._receive(connection)
-            idle_since = self._get_idle_start(idle_since)
-            self._notify()
+        try:
+            waiter.event.wait(timeout)
+        finally:
             with self._lock:
-                if not self._subscribers and self._is_idle_too_long(idle_since):
+                self._waiters.discard(waiter)
+
+    def _poll(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            time.sleep(POLL_SECONDS)
+            with self._lock:
+                waiters = list(self._waiters)
+                if not waiters and time.monotonic() - idle_since > LINGER_SECONDS:
                     self._thread = None
                     return
-            time.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE)
+            if not waiters:
+                continue
+            idle_since = time.monotonic()
+            sizes: dict[int, int] = {}  # if it fails, all wake and find out themselves
+            with suppress(SessionTreeError):
+                sizes = self._find_sizes([waiter.key for waiter in waiters])
+            self.round_count += 1
+            for waiter in waiters:
+                if sizes.get(waiter.key) != waiter.size:
+                    waiter.event.set()
 
-    def _receive(self, connection: Connection) -> None:
-        for notice in connection.notifies(timeout=POLL_SECONDS, stop_after=1):
-            if notice.payload.isdecimal():
-                self._notify(int(notice.payload))
 
-    def _get_idle_start(self, since: float | None) -> float | None:
-        with self._lock:
-            return None if self._subscribers else since or time.monotonic()
+class _Waiter:
+    """A thread that waits for a session to change."""
 
-    @staticmethod
-    def _is_idle_too_long(idle_since: float | None) -> bool:
-        return idle_since is not None and time.monotonic() - idle_since > LINGER_SECONDS
-
-    def _notify(self, key: int | None = None) -> None:
-        """Wake the waiters of one session, or all."""
-        with self._lock:
-            events = [
-                event for number, several in self._subscribers.items() if key in (None, number) for event in several
-            ]
-        for event in events:
-            event.set()
+    def __init__(self, key: int, size: int) -> None:
+        self.key, self.size = key, size
+        self.event = threading.Event()

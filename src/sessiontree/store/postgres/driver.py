@@ -20,6 +20,8 @@ KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count
 UNACKNOWLEDGED_MS = 30_000
 """How long sent data may stay unacknowledged, in milliseconds."""
 
+FENCED_STATE = "ST001"
+"""The SQL state of an append that a fence refuses."""
 _TRANSIENT_STATES = ("08", "57P", "53", "40001", "40P01", "25P03", "55P03")
 """SQL states that are worth a retry: no connection, shutdown, out of resources, serialization failure."""
 _UNSUPPORTED_STATES = ("0A000", "42883", "42P01")
@@ -32,6 +34,10 @@ _REJECTION_MESSAGES = (
     "no pg_hba.conf entry",
 )
 """Parts of messages with which a server rejects a login. They come without a state."""
+
+
+class FenceRaised(StoreError):
+    """Another worker took over what this one was writing. Nothing was written."""
 
 
 def open_connection(url: str) -> Connection:
@@ -96,6 +102,8 @@ def format_driver_error(error: Exception) -> str:
 def build_store_error(location: str, error: Exception) -> StoreError:
     """Convert an error of the driver."""
     state: str = getattr(error, "sqlstate", None) or ""
+    if state == FENCED_STATE:
+        return FenceRaised(location, format_driver_error(error))
     if state == "42501":
         return StoreError(location, f"this role lacks permission: {format_driver_error(error)}")
     if state == "25006":

@@ -69,6 +69,11 @@ class SummaryDelta(NamedTuple):
     """The archived branches, if the lines have a head record."""
     current: str | None = None
     """The current branch, if the lines name it."""
+    leaves: str | None = None
+    """The branch that is current after each line, if every line says so and moves no branch but its own.
+
+    Such lines can be appended after lines of other branches that leave the same branch current.
+    """
 
 
 def filter_storable(name: str | None) -> str | None:
@@ -90,7 +95,7 @@ def build_rows(lines: Sequence[bytes]) -> tuple[list[LineRow], SummaryDelta]:
     for entry in entries:
         rows[entry.number - 1] = _build_row(entry)
     delta = _build_delta(entries)
-    return rows, delta if len(entries) == len(lines) else delta._replace(told=False)
+    return rows, delta if len(entries) == len(lines) else delta._replace(told=False, leaves=None)
 
 
 def _build_row(entry: Entry) -> LineRow:
@@ -141,7 +146,18 @@ def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
         branches=tuple(written),
         hidden=hidden,
         current=current,
+        leaves=_find_left_branch(entries),
     )
+
+
+def _find_left_branch(entries: Sequence[Entry]) -> str | None:
+    """Return `SummaryDelta.leaves` of these lines."""
+    left: set[str | None] = set()
+    for entry in entries:
+        if entry.is_head_record or not isinstance(entry.branch, str) or filter_storable(entry.parent) is None:
+            return None
+        left.add(get_effect(entry.branch, entry.current, entry.is_annotation).current)
+    return left.pop() if len(left) == 1 else None
 
 
 class Preamble(NamedTuple):

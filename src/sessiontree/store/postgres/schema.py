@@ -6,7 +6,10 @@ lock runs the missing migrations in one transaction, and the others find them do
 Sessions are append-only. Lines are written by the functions `append`, `share`, `leave` and `settle`, which only add at
 the end of a session. A role that may call them, but not write to the tables, cannot change existing entries.
 
-NOTIFY, advisory locks, BRIN indexes and `pg_trgm` are optional: servers without them work, more slowly.
+Nothing in an append locks more than its session: sessions commit together. So it sends no NOTIFY, for which the server
+lets one transaction commit at a time; waiters poll.
+
+Advisory locks, BRIN indexes and `pg_trgm` are optional: servers without them work, more slowly.
 """
 
 from __future__ import annotations
@@ -19,8 +22,6 @@ from sessiontree.store.postgres.driver import format_driver_error, get_driver_er
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
 
-CHANNEL = "sessiontree"
-"""The NOTIFY channel. The payload is the key of the session that has grown."""
 SCHEMA_LOCK_KEY = 0x73_74_72_65_65
 """The key of the advisory lock for migrations."""
 
@@ -228,7 +229,171 @@ END $$;
 CREATE INDEX entry_unsaid ON sessiontree.entry (session) WHERE said IS NULL;
 """
 
-MIGRATIONS = (_TABLES, _SEARCH_INDEX)
+_FAIR_APPENDS = """
+-- The branch that is current after the line; null if that depends on the lines before, or if the line moves more heads.
+ALTER TABLE sessiontree.entry ADD COLUMN current text;
+
+-- Every append changes `modified` and the row: without an index on it, and with room on the page, updates are HOT.
+DROP INDEX sessiontree.session_modified;
+ALTER TABLE sessiontree.session SET (fillfactor = 50);
+
+-- The newest worker that may write for a scope: see `fence`.
+CREATE TABLE sessiontree.fence (
+    session bigint NOT NULL,
+    scope text NOT NULL,
+    token bigint NOT NULL,
+    PRIMARY KEY (session, scope)
+);
+
+-- Waits until this transaction is the one that writes to the session. The queue is fair; waiting for the row is not.
+DO $$
+DECLARE
+    wait text := 'SELECT pg_advisory_xact_lock(1937007973, (which % 2147483647)::int)';
+BEGIN
+    IF to_regprocedure('pg_catalog.pg_advisory_xact_lock(int, int)') IS NULL THEN
+        wait := 'SELECT';
+    END IF;
+    EXECUTE format('CREATE FUNCTION sessiontree.queue(which bigint) RETURNS void LANGUAGE sql AS %L', wait);
+END $$;
+
+-- Finds the position where lines that were built for position `after` can be appended: `after` itself, or the end of
+-- the session if the lines in between are on other branches and leave the same branch current. Null if there is none.
+-- If the lines are there already, `done` is where they end.
+CREATE FUNCTION sessiontree.find_place(
+    which bigint, after bigint, ids text[], on_branches text[], key_of_batch uuid, gain jsonb, bytes bigint,
+    OUT place bigint, OUT done bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT s.size INTO place FROM sessiontree.session AS s
+    WHERE s.key = which AND s.size >= after AND s.tail = '' AND s.current AND s.deleted IS NULL;
+    IF place IS NULL OR place = after THEN
+        RETURN;
+    END IF;
+    SELECT e.position + bytes INTO done FROM sessiontree.entry AS e
+    WHERE e.session = which AND e.position >= after AND e.batch = key_of_batch LIMIT 1;
+    IF done IS NULL AND (NOT gain ? 'leaves' OR place - after > 4194304 OR EXISTS (
+        SELECT FROM sessiontree.entry AS e WHERE e.session = which AND e.position >= after AND (
+            e.current IS DISTINCT FROM gain->>'leaves' OR e.branch IS NULL OR e.branch = ANY (on_branches)
+            OR e.id = ANY (ids))
+    )) THEN
+        place := NULL;
+    END IF;
+END $$;
+
+-- Returns the end of the appended lines; null, with nothing written, if the session has grown since `after` by lines
+-- that matter to these: see `find_place`. `gain` has what changes in the summary, and two options: `leaves`, the branch
+-- that is current after each of the lines, and `fence`, the scope and the token of the worker that writes.
+CREATE OR REPLACE FUNCTION sessiontree.append(
+    which bigint, after bigint, lines bytea[], ids text[], parents text[], types text[], roles text[],
+    on_branches text[], moments bigint[], texts text[], key_of_batch uuid, gain jsonb
+) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    bytes bigint := 0;
+    place bigint;
+    done bigint;
+    grown bigint;
+    line bytea;
+    names text[];
+    record boolean := gain ? 'hidden';
+BEGIN
+    FOREACH line IN ARRAY lines LOOP
+        bytes := bytes + octet_length(line) + 1;
+    END LOOP;
+    IF record OR gain->'branches' <> '[]' THEN
+        names := ARRAY(SELECT jsonb_array_elements_text(gain->'branches'));
+    END IF;
+    -- Look before waiting: what is refused must not hold up the writers that are not.
+    SELECT s.size INTO place FROM sessiontree.session AS s WHERE s.key = which;
+    LOOP
+        IF place IS DISTINCT FROM after OR grown IS NOT NULL THEN
+            SELECT f.place, f.done INTO place, done
+            FROM sessiontree.find_place(which, after, ids, on_branches, key_of_batch, gain, bytes) AS f;
+            IF place IS NULL OR done IS NOT NULL THEN
+                RETURN done;
+            END IF;
+        END IF;
+        IF grown IS NULL THEN
+            PERFORM sessiontree.queue(which);
+        END IF;
+        UPDATE sessiontree.session AS s SET
+            size = s.size + bytes,
+            modified = clock_timestamp(),
+            told = s.told AND (gain->>'told')::boolean,
+            entries = s.entries + (gain->>'entries')::bigint,
+            messages = s.messages + (gain->>'messages')::bigint,
+            cost = s.cost + (gain->>'cost')::double precision,
+            first_message = coalesce(s.first_message, gain->>'first_message'),
+            name = CASE WHEN (gain->>'named')::boolean THEN gain->>'name' ELSE s.name END,
+            branches = CASE WHEN record THEN names WHEN names IS NULL OR names <@ s.branches THEN s.branches
+                ELSE s.branches || ARRAY(SELECT added FROM unnest(names) AS added WHERE added <> ALL (s.branches)) END,
+            hidden = CASE WHEN record THEN ARRAY(SELECT jsonb_array_elements_text(gain->'hidden')) ELSE s.hidden END,
+            branch = coalesce(gain->>'current', s.branch)
+        WHERE s.key = which AND s.size = place AND s.tail = '' AND s.current AND s.deleted IS NULL
+        RETURNING s.size INTO grown;
+        EXIT WHEN FOUND;
+        grown := 0;  -- others wrote while this one waited: look again
+    END LOOP;
+    -- The row is locked now, so a fence that is raised later comes after this append.
+    IF gain ? 'fence' AND EXISTS (
+        SELECT FROM sessiontree.fence AS f
+        WHERE f.session = which AND f.scope = gain->'fence'->>0 AND f.token > (gain->'fence'->>1)::bigint
+    ) THEN
+        RAISE EXCEPTION 'another worker writes for % now', gain->'fence'->>0 USING ERRCODE = 'ST001';
+    END IF;
+    IF array_length(lines, 1) = 1 THEN
+        INSERT INTO sessiontree.entry
+            (session, position, line, id, parent, type, role, branch, moment, said, batch, current)
+        VALUES (which, place, lines[1], ids[1], parents[1], types[1], roles[1], on_branches[1], moments[1], texts[1],
+            key_of_batch, gain->>'leaves');
+        RETURN grown;
+    END IF;
+    INSERT INTO sessiontree.entry
+        (session, position, line, id, parent, type, role, branch, moment, said, batch, current)
+    SELECT which,
+        place + coalesce(sum(octet_length(l.line) + 1)
+            OVER (ORDER BY l.number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0),
+        l.line, l.id, l.parent, l.type, l.role, l.branch, l.moment, l.said,
+        CASE WHEN l.number = 1 THEN key_of_batch END, gain->>'leaves'
+    FROM unnest(lines, ids, parents, types, roles, on_branches, moments, texts) WITH ORDINALITY
+        AS l(line, id, parent, type, role, branch, moment, said, number);
+    RETURN grown;
+END $$;
+
+-- From now on, only workers with this token or a higher one may append for the scope. An append that is under way is
+-- done before this returns.
+CREATE FUNCTION sessiontree.raise_fence(which bigint, wanted_scope text, wanted_token bigint)
+RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    raised bigint;
+BEGIN
+    PERFORM sessiontree.queue(which);
+    PERFORM FROM sessiontree.session AS s WHERE s.key = which FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO sessiontree.fence AS f VALUES (which, wanted_scope, wanted_token)
+    ON CONFLICT (session, scope) DO UPDATE SET token = greatest(f.token, wanted_token)
+    RETURNING f.token INTO raised;
+    RETURN raised;
+END $$;
+
+-- Whoever may append may do this too.
+REVOKE ALL ON FUNCTION sessiontree.raise_fence, sessiontree.queue, sessiontree.find_place FROM PUBLIC;
+DO $$
+DECLARE
+    writer text;
+BEGIN
+    FOR writer IN
+        SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+        WHERE p.oid = 'sessiontree.append'::regproc AND a.grantee <> p.proowner
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION sessiontree.raise_fence TO %s', writer);
+    END LOOP;
+END $$;
+"""
+
+MIGRATIONS = (_TABLES, _SEARCH_INDEX, _FAIR_APPENDS)
 """The migrations in order. Never change one; add another."""
 
 
@@ -348,6 +513,10 @@ LOCK_SESSION = """
 SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
 RETIRE_SESSION = "UPDATE sessiontree.session SET current = false WHERE key = %s"
 RESOLVE_TAIL = "SELECT sessiontree.settle(%s, %s, %s, %s, %s)"
+RAISE_FENCE = "SELECT sessiontree.raise_fence(%s, %s, %s)"
+SELECT_SIZES = (
+    "SELECT key, size FROM sessiontree.session WHERE key = ANY(%s) AND current AND deleted IS NULL AND tail = ''"
+)
 WRITE_TAIL = "SELECT sessiontree.leave(%s, %s, %s)"
 SELECT_MODIFIED = """
 SELECT (extract(epoch FROM modified) * 1000000)::bigint,

@@ -2,9 +2,11 @@
 
 A position in a session is a byte offset, as in a file. A cursor is that offset and the key of the session's row.
 
-An append is one statement that takes effect only if the session ends where the writer expects. It locks the session's
-row, so the order of lines has no gaps. It carries a random key. If the response is lost, the append is sent again. It
-then finds its own key, so it was done; or the end is free, so it is done now; or another writer was first.
+An append is one statement that takes effect only if the session ends where the writer expects, or if all that was
+appended since then is on other branches: then it goes to the end, and the caller reads what is in between. Writers of a
+session wait in a fair queue and lock its row, so the order of lines has no gaps. An append carries a random key. If the
+response is lost, the append is sent again. It then finds its own key, so it was done; or there is still a place for it,
+so it is done now; or another writer was first.
 
 A rewrite creates a new row of the session and keeps the old one as a backup. A fork may share lines with its source;
 then its first bytes are ranges of other rows.
@@ -16,7 +18,8 @@ import json
 import time
 import uuid
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +31,8 @@ from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, Store, join_lin
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
-from sessiontree.store.postgres.connection import POLL_SECONDS, PostgresDatabase, get_database
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.driver import FenceRaised
 from sessiontree.store.postgres.rows import (
     LineRow,
     SummaryDelta,
@@ -100,6 +104,10 @@ class PostgresStore(Store):
         self._cache = BlockCache()
         self._unconfirmed: tuple[Cursor, tuple[bytes, ...], uuid.UUID] | None = None
         """An append with an unknown outcome."""
+        self.fence: tuple[str, int] | None = None
+        """The scope and the token that every append carries; see `raise_fence`."""
+        self._is_exact = False
+        """Whether appends are refused if others appended anything at all."""
 
     @property
     def database(self) -> PostgresDatabase:
@@ -223,19 +231,13 @@ class PostgresStore(Store):
         Raises `NotFound` if the session was deleted.
         """
         deadline = time.monotonic() + timeout
-        watch = self.database.listener
-        key = self._get_row(None).key
-        event = watch.subscribe(key)
-        try:
-            while self.read_end().cursor == after:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return False
-                event.wait(min(left, POLL_SECONDS))
-                event.clear()
-            return True
-        finally:
-            watch.unsubscribe(key, event)
+        key, size = after.value
+        while self.read_end().cursor == after:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self.database.watcher.wait(key, size, left)
+        return True
 
     def read_links(self, start: int) -> list[tuple[EntryId | None, EntryId | None]]:
         """Return the ids of the lines from a position on, in order, each with the id of its parent."""
@@ -292,15 +294,14 @@ class PostgresStore(Store):
         batch = self._unconfirmed[2] if again and self._unconfirmed is not None else uuid.uuid4()
         self._unconfirmed = after, tuple(lines), batch
         key, start = after.value
+        size = sum(map(len, lines)) + len(lines)
         rows, delta = build_rows(lines)
+        if self._is_exact:
+            delta = delta._replace(leaves=None)
 
         def work(connection: Connection) -> int | None:
-            grown = _append_rows(connection, key, start, lines, rows, delta, batch)
-            return (
-                self._explain_refusal(connection, key, start, batch, len(b"\n".join(lines)) + 1)
-                if grown is None
-                else grown
-            )
+            grown = _append_rows(connection, key, start, lines, rows, delta, batch, self.fence)
+            return self._explain_refusal(connection, key, start, batch, size) if grown is None else grown
 
         try:
             end = self.database.run(work, location=self.location, writes=True)
@@ -312,8 +313,34 @@ class PostgresStore(Store):
         self._unconfirmed = None
         if end is None:
             return self.append(lines, after=self._resolve_tail(after))
+        if end != start + size:
+            return after  # lines of other branches come first: the caller reads them all
         self._cache.put(start, b"\n".join([*lines, b""]))
         return Cursor((key, end))
+
+    @contextmanager
+    def require_unchanged(self) -> Generator[None]:
+        before, self._is_exact = self._is_exact, True
+        try:
+            yield
+        finally:
+            self._is_exact = before
+
+    def raise_fence(self, scope: str, token: int) -> None:
+        """Append with this token from now on. Appends for `scope` with a lower token are refused from now on.
+
+        An append that is under way is done before this returns. Raises `FenceRaised` if there is a higher token.
+        """
+        key = self._get_row(None).key
+        row = self.database.run(
+            lambda connection: connection.execute(schema.RAISE_FENCE, (key, scope, token)).fetchone(),
+            location=self.location,
+        )
+        if row is None or row[0] is None:
+            raise NotFound("session", self.location)
+        if row[0] > token:
+            raise FenceRaised(self.location, f"another worker writes for {scope} now")
+        self.fence = scope, token
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         for _ in _split_lines(lines, self.location):
@@ -538,10 +565,12 @@ def _append_rows(
     rows: Sequence[LineRow],
     delta: SummaryDelta,
     batch: uuid.UUID | None,
+    fence: tuple[str, int] | None = None,
 ) -> int | None:
-    added = delta._asdict()
-    if delta.hidden is None:
-        del added["hidden"]
+    added = {**delta._asdict(), "fence": fence}
+    for option in ("hidden", "leaves", "fence"):
+        if added[option] is None:
+            del added[option]
     columns = [list(column) for column in zip(*rows, strict=True)]
     row = connection.execute(
         schema.APPEND_LINES, (key, start, list(lines), *columns, batch, json.dumps(added))
