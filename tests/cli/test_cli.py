@@ -1100,3 +1100,61 @@ def test_all_files_are_private_with_any_umask(mask: int, here: Path, home: Path)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in found}
     assert {"tokens.json", "index.db"} <= modes.keys()
     assert {name: oct(mode) for name, mode in modes.items() if mode not in (0o600, 0o700)} == {}
+
+
+# Start-up
+
+
+UNUSED_AT_START = (
+    "argparse",
+    "ast",
+    "asyncio",
+    "inspect",
+    "json",
+    "locale",
+    "platform",
+    "textwrap",
+    "typing_extensions",
+)
+"""Modules that libraries import, but a short command does not need."""
+
+
+def run_main(code: str, *arguments: str) -> str:
+    """Run the command in a process, then some code, and return what that prints last."""
+    script = (
+        "import contextlib, sys\nfrom sessiontree import cli\n"
+        f"sys.argv[1:] = {list(arguments)!r}\ncli._exit = lambda code: None\ncli.main()\n{code}"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    return shown.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [("tree", "@"), ("context", "@"), ("branches", "@"), ("log", "@")])
+def test_a_short_command_imports_no_module_that_it_does_not_need(talk: list[str], arguments: tuple[str, ...]) -> None:
+    loaded = run_main("print('imported', *sys.modules)", *arguments).split()
+
+    assert loaded[0] == "imported"
+    assert [name for name in UNUSED_AT_START if name in loaded] == []
+
+
+def test_modules_that_start_up_leaves_out_can_be_imported_afterwards(talk: list[str]) -> None:
+    shown = run_main(
+        "import inspect, gettext, platform, textwrap, msgspec, uuid, click\n"
+        "class Point(msgspec.Struct):\n    x: int\n"
+        "print(inspect.isfunction(run_main := lambda: 0), gettext.__spec__ is not None, platform.system(),"
+        " textwrap.dedent(' a'), msgspec.json.schema(Point)['$ref'], type(msgspec.inspect.type_info(int)).__name__,"
+        " uuid.uuid4().version, click.core.inspect.isfunction(print))",
+        "tree",
+        "@",
+    )
+
+    assert shown.split() == ["True", "True", os.uname().sysname, "a", "#/$defs/Point", "IntType", "4", "False"]
+
+
+@pytest.mark.parametrize("text", ["Show it.", "  Show\tit. ", "First.\n\n    Second.\n      Third.\n", ""])
+def test_the_help_of_an_option_is_cleaned_as_by_inspect(text: str) -> None:
+    import inspect
+
+    from sessiontree.cli import _clean_help
+
+    assert _clean_help(text) == inspect.cleandoc(text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NoReturn
 
 
 def main() -> None:
@@ -13,7 +16,7 @@ def main() -> None:
     import gc
 
     gc.disable()  # imports make hardly any garbage, and looking for it takes a tenth of their time
-    _import_msgspec()
+    _import_libraries()
     from sessiontree.cli.app import run
 
     gc.freeze()
@@ -21,17 +24,57 @@ def main() -> None:
     _exit(run(sys.argv[1:]))
 
 
-def _import_msgspec() -> None:
-    """Import msgspec without `typing_extensions`, which takes an eighth of a short command to import.
+def _import_libraries() -> None:
+    """Import msgspec and click without modules that they rarely use, which would take a fifth of a short command."""
+    import os
+    from types import SimpleNamespace
 
-    msgspec takes the same functions from `typing` if it is missing.
-    """
-    name = "typing_extensions"
-    if name not in sys.modules:
-        sys.modules[name] = None  # type: ignore[assignment]  # so that an import fails
-        try:
-            import msgspec as msgspec
-        finally:
+    # uuid only asks for the name of the system; platform compiles fifteen regular expressions.
+    with _replace_modules({"platform": SimpleNamespace(system=lambda: os.uname().sysname)}):
+        import uuid as uuid
+    # msgspec takes the same functions from `typing` if `typing_extensions` is missing.
+    deferred = {name: _DeferredModule(name) for name in ("textwrap", "msgspec.inspect")}
+    with _replace_modules({"typing_extensions": None, **deferred}):
+        import msgspec as msgspec
+    inspect = _DeferredModule("inspect")
+    inspect.__dict__["cleandoc"] = _clean_help
+    # click looks for translations of its messages. This command has none.
+    english = SimpleNamespace(gettext=str, ngettext=_choose_plural)
+    with _replace_modules({"inspect": inspect, "gettext": english}):
+        import click as click
+
+
+def _choose_plural(singular: str, plural: str, count: int) -> str:
+    return singular if count == 1 else plural
+
+
+def _clean_help(text: str) -> str:
+    """Do what `inspect.cleandoc` does. click calls it for the help of every option."""
+    if "\n" not in text:
+        return text.expandtabs().lstrip()
+    from inspect import cleandoc
+
+    return cleandoc(text)
+
+
+class _DeferredModule(ModuleType):
+    """Imports the module of its name when one of its attributes is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        from importlib import import_module
+
+        return getattr(import_module(self.__name__), name)
+
+
+@contextmanager
+def _replace_modules(modules: dict[str, Any]) -> Generator[None]:
+    """Let imports find these objects instead of modules that are not imported yet. `None` makes an import fail."""
+    added = {name: module for name, module in modules.items() if name not in sys.modules}
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
             del sys.modules[name]
 
 

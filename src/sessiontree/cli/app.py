@@ -29,7 +29,7 @@ from sessiontree.store import lock
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-SHELL_SAFE = re.compile(r"[\w@][\w.,:@%+/-]*")
+SHELL_SAFE = r"[\w@][\w.,:@%+/-]*"
 """Matches words that need no quoting in a shell."""
 
 FAILED, WRONG_USAGE, MODEL_FAILED, STOPPED = 1, 2, 3, 130
@@ -350,7 +350,7 @@ def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def filter_completions(names: Iterable[str], prefix: str) -> list[str]:
     """Return the names with this prefix that are safe in a shell. Names in session files can contain anything."""
-    return [name for name in names if name.startswith(prefix) and SHELL_SAFE.fullmatch(name)]
+    return [name for name in names if name.startswith(prefix) and re.fullmatch(SHELL_SAFE, name)]
 
 
 def _open_typed_session(ctx: click.Context) -> Session | None:

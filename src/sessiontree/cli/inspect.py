@@ -35,7 +35,6 @@ from sessiontree.cli.output import (
     shorten,
     warn,
 )
-from sessiontree.config import load_config
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import EntryId, JsonObject, Problem
 from sessiontree.core.entry_text import (
@@ -117,11 +116,11 @@ def _choose_and_navigate(context: click.Context, name: str) -> None:
         from sessiontree.tui.screens.tree_screen import choose_entry
     except ModuleNotFoundError as error:
         raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
-    from sessiontree import config
     from sessiontree.cli.branch_ops import navigate  # cycle: `tree --interactive` runs the navigate command
+    from sessiontree.config import load_config
 
     with open_session(name) as session:
-        choice = choose_entry(session, config.load_config())
+        choice = choose_entry(session, load_config())
     if choice is not None:
         context.invoke(
             navigate,
@@ -495,6 +494,7 @@ def diff(session: str, a: str, b: str, as_json: bool) -> None:
 
 
 def _compare_files(session: Session, a: EntryId | None, b: EntryId | None) -> FilesComparison | None:
+    from sessiontree.config import load_config
     from sessiontree.ops.compare_files import compare_files
 
     return compare_files(session, a, b, load_config().files, os.getcwd())

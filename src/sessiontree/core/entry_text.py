@@ -9,7 +9,6 @@ in all other data. Images have no text.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -261,11 +260,12 @@ def format_whole_body(wire: JsonObject) -> str:
     message = wire.get("message")
     if is_object(message):
         return format_whole_message(message)
-    return (
-        coerce_string(wire.get("summary"))
-        or extract_text(wire.get("content"))
-        or json.dumps(wire, ensure_ascii=False, indent=2)
-    )
+    text = coerce_string(wire.get("summary")) or extract_text(wire.get("content"))
+    if not text:
+        import json
+
+        text = json.dumps(wire, ensure_ascii=False, indent=2)
+    return text
 
 
 def get_result_diff(message: JsonObject) -> str:

@@ -48,7 +48,7 @@ USAGE_NAMES = {
 _IGNORED_USAGE = frozenset({"prompt_tokens_details", "completion_tokens_details", "server_tool_use", "service_tier"})
 _COUNTS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 _OWN_USAGE = frozenset({*_COUNTS, "cost"})
-_DATA_URL = re.compile(r"data:(image/[\w.+-]+);base64,(.*)", re.DOTALL)
+_DATA_URL = r"(?s)data:(image/[\w.+-]+);base64,(.*)"
 
 USAGE_FORM = '{"input": 10, "output": 5, "cost": 0.01}'
 
@@ -288,7 +288,7 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
 
 def _convert_image_url(source: object, role: str) -> dict[str, Any]:
     url = source.get("url") if is_object(source) else source
-    match = _DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    match = re.fullmatch(_DATA_URL, url) if isinstance(url, str) else None
     if match is None:
         _refuse("an image must be stored with its data, not by address", role)
     return {"type": "image", "data": match[2], "mimeType": match[1]}

@@ -8,6 +8,7 @@ the copies. A copy has no usage, because the original already counts it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,9 +34,11 @@ from sessiontree.core.messages import (
     is_list,
     is_object,
 )
-from sessiontree.core.summary_prompts import TouchedFiles, collect_files
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
+
+if TYPE_CHECKING:
+    from sessiontree.core.summary_prompts import TouchedFiles
 
 # Navigating
 
@@ -146,6 +149,8 @@ def collect_summary_input(tree: Tree, leaf: EntryId | None, entries: Sequence[En
         for id, message in zip(context.sources, context.messages, strict=True)
         if id in ids and get_role(message) != "system"
     )
+    from sessiontree.core.summary_prompts import collect_files
+
     return SummaryInput(messages=messages, files=collect_files(messages, entries))
 
 

@@ -24,9 +24,10 @@ BRANCH_PREFIX = "branch:"
 """Marks the rest of a place as the name of a branch."""
 
 _OWN_ID = re.compile(r"[0-9a-f]{16}")
-_ID_SHAPE = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
-_UP_SUFFIX = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
-_MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
+# The other patterns are compiled on first use, because every command imports this module.
+_ID_SHAPE = r"(?ai)[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_UP_SUFFIX = r"(?s)(.+?)((?:~[0-9]{0,9})+)$"
+_MOVES_AGO = r"HEAD@\{([0-9]{1,9})\}"
 MAX_NAME_LENGTH = 200
 """The maximum length of a branch name, in characters."""
 
@@ -42,7 +43,7 @@ def shorten_id(id: EntryId) -> str:
 
 def looks_like_id(text: str) -> bool:
     """Return whether `text` looks like an entry id of this program or a peer, or like a prefix of one."""
-    return _ID_SHAPE.fullmatch(text) is not None
+    return re.fullmatch(_ID_SHAPE, text) is not None
 
 
 def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
@@ -59,7 +60,7 @@ def is_label(place: str, tree: Tree) -> bool:
 
 def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     """Return the entry that `place` names; `None` is the place before the first entry."""
-    suffixed = _UP_SUFFIX.fullmatch(place)
+    suffixed = re.fullmatch(_UP_SUFFIX, place)
     if suffixed is None or not _is_head(suffixed[1], tree, heads):
         try:
             return _resolve_exact(place, tree, heads)
@@ -76,7 +77,7 @@ def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
 
 def _is_head(place: str, tree: Tree, heads: Heads) -> bool:
     """Return whether `place` names the head of a branch, now or in the past. Then no label can be meant."""
-    return place == "HEAD" or _MOVES_AGO.fullmatch(place) is not None or find_branch(place, tree, heads) is not None
+    return place == "HEAD" or re.fullmatch(_MOVES_AGO, place) is not None or find_branch(place, tree, heads) is not None
 
 
 def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
@@ -84,7 +85,7 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
         return heads.leaf
     if place == "root":
         return None
-    ago = _MOVES_AGO.fullmatch(place)
+    ago = re.fullmatch(_MOVES_AGO, place)
     if ago is not None:
         count = int(ago[1])
         if count > len(heads.moves):

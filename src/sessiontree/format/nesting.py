@@ -25,8 +25,8 @@ SHALLOW_SIZE = 2 * NESTING_LIMIT
 LONG_LINE = 1 << 20
 """A line of more bytes is processed in parts."""
 
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
-_PART = re.compile(rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING.pattern, re.DOTALL)
+_STRING = rb'(?s:"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z))'
+_PART = rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING
 """Some strings with the text between them. Processing a whole line at once would take many times its size in memory."""
 _STEPS = bytes.maketrans(b"{[}]", b"\2\2\0\0")
 _REST = bytes(set(range(256)) - set(b"{[}]"))
@@ -80,7 +80,7 @@ def is_deep(value: Any) -> bool:
 def is_deep_text(raw: bytes) -> bool:
     """Return whether a line is nested too deeply, from its text. Long lines are processed in parts to save memory."""
     if len(raw) > LONG_LINE:
-        parts = (_STRING.sub(b"", part.group()) for part in _PART.finditer(raw))
+        parts = (re.sub(_STRING, b"", part.group()) for part in re.finditer(_PART, raw))
     else:  # four times as fast: the text outside quotes, after escapes are removed
         parts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = (part.translate(_STEPS, _REST) for part in parts)

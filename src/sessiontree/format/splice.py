@@ -10,7 +10,7 @@ import re
 from collections.abc import Container
 from typing import NamedTuple
 
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
+_TOKEN = rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]'
 """Possessive, without backtracking: a string of megabytes would take a hundred times its size in memory."""
 
 
@@ -31,7 +31,7 @@ def find_members(raw: bytes) -> list[Member]:
     depth = 0
     key = b""
     start = value = 0
-    for token in _TOKEN.finditer(raw):
+    for token in re.finditer(_TOKEN, raw):
         match raw[token.start() : token.start() + 1]:
             case b"{" | b"[":
                 depth += 1

@@ -41,7 +41,7 @@ MAX_TAIL_SIZE = 1 << 22
 """How far back a head record is searched for, in bytes. A session without one is read as a whole."""
 
 
-_ESCAPED_CHARACTER = re.compile(rb"\\u(?!00[01])")
+_ESCAPED_CHARACTER = rb"\\u(?!00[01])"
 """The escaped form of a character that needs none. Nearly all programs escape only control characters."""
 
 MAX_MOVE_SIZE = 1 << 20
@@ -104,7 +104,7 @@ def has_id(blocks: Iterable[tuple[bytes, int]], id: EntryId) -> bool | None:
     if not id.isprintable():
         return None
     for data, _ in blocks:
-        if _ESCAPED_CHARACTER.search(data) or ("/" in id and b"\\/" in data):
+        if re.search(_ESCAPED_CHARACTER, data) or ("/" in id and b"\\/" in data):
             return None
         for raw in _find_raw_lines(data, text):
             try:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_SECONDS = 0.1
-_OUR_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_OUR_ID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 """The form of ids that sessiontree and most other programs generate."""
 DEEP = 3
 """How many levels of subfolders a program has that sorts its sessions by date."""
@@ -162,7 +162,7 @@ class FolderRepository:
         matches: list[tuple[str, str]] = []
         if "-" in text:  # likely part of an id in our form: these are found without the index
             matches = [
-                (id, path) for id, path in self._iter_ids(files) if is_id_match(text, id) and _OUR_ID.fullmatch(id)
+                (id, path) for id, path in self._iter_ids(files) if is_id_match(text, id) and re.fullmatch(_OUR_ID, id)
             ]
         if not matches:
             listed = self._load_summaries(files, wait_for_lock=False)
@@ -189,7 +189,7 @@ class FolderRepository:
         """Yield the id of each session and its file. Only a file whose name has no id in our form is opened."""
         for file in files:
             id = parse_session_id(file.path)
-            if not _OUR_ID.fullmatch(id):
+            if not re.fullmatch(_OUR_ID, id):
                 header = self._read_header(file.path)
                 id = replace_unencodable(id if header is None else header.id)
             yield id, file.path

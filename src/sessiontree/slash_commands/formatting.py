@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from sessiontree.agent.mcp_client.server_specs import describe_server
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.outline import build_outline, format_hidden
@@ -52,6 +51,8 @@ def make_excerpt(words: str, width: int = WIDTH) -> str:
 
 def format_mcp_status(status: McpServerStatus) -> str:
     """Return what an MCP server offers, or why it cannot be used."""
+    from sessiontree.agent.mcp_client.server_specs import describe_server
+
     lines = [f"{status.server.name}: {describe_server(status.server)} ({status.server.origin})"]
     if status.error is not None:
         return "\n".join([*lines, f"  error: {status.error}"])
