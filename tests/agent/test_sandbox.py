@@ -17,10 +17,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.factory import AgentOptions, create_agent
 from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox
 from sessiontree.agent.tools import BUILTIN_TOOLS
 from sessiontree.agent.tools.output_limits import write_full_output
+from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall, extract_text
+from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.private_folder import create_branch_folder, remove_private_folder
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.scripted import ScriptedModel
 
@@ -328,3 +332,58 @@ async def test_file_tools_cannot_access_secrets(server: Path, project: Path) -> 
     assert output["c7"] == "# mine"
     assert not (server / "trust.json").exists()
     assert (server / "tokens.json").read_text() == "a secret"
+
+
+@needs_bwrap
+@pytest.mark.parametrize("limited", [True, False], ids=["limited", "unlimited"])
+async def test_a_confined_agent_works_in_its_private_folder_and_still_reads_no_secret(
+    server: Path, project: Path, *, limited: bool
+) -> None:
+    session, other = st.memory(), Path(server, "other")
+    (project / "poem").write_text("red\n")
+    private = create_branch_folder(session.head, str(project), FileSettings())
+    hooks = Hooks()
+    hooks.context.confinement = confine(str(project), limited=limited)
+    command = f"pwd; cat poem; echo blue > poem; cat {server}/tokens.json; echo x > {other}; echo x > {project}/poem"
+    model = ScriptedModel([ToolCall("c1", "bash", {"command": command}), "Done."])
+    options = AgentOptions(tools=[BUILTIN_TOOLS["bash"]], cwd=str(project), snapshots=True)
+
+    try:
+        agent = create_agent(session.head, model, hooks, options)
+        await agent.run("Go")
+        (output,) = list_results(session).values()
+
+        assert output.startswith(f"{private.path}\nred\n")
+        assert "a secret" not in output
+        assert Path(private.path, "poem").read_text() == "blue\n"
+        assert not other.exists()
+        assert (project / "poem").read_text() == ("red\n" if limited else "x\n")
+    finally:
+        remove_private_folder(private, FileSettings())
+
+
+@needs_bwrap
+def test_a_limited_agent_cannot_use_a_private_copy_of_another_project(server: Path, project: Path) -> None:
+    session, elsewhere, hooks = st.memory(), project.parent / "elsewhere", Hooks()
+    elsewhere.mkdir()
+    private = create_branch_folder(session.head, str(elsewhere), FileSettings())
+    hooks.context.confinement = confine(str(project), limited=True)
+
+    try:
+        with pytest.raises(SnapshotError, match="is a copy of another project"):
+            create_agent(session.head, ScriptedModel([]), hooks, AgentOptions(cwd=str(project)))
+    finally:
+        remove_private_folder(private, FileSettings())
+
+
+@pytest.mark.skipif(USER not in KINDS, reason="the tests do not run as root")
+def test_an_agent_whose_commands_run_as_another_user_cannot_use_a_private_folder(server: Path, project: Path) -> None:
+    session, hooks = st.memory(), Hooks()
+    private = create_branch_folder(session.head, str(project), FileSettings())
+    hooks.context.confinement = confine(str(project), limited=False, user=USER)
+
+    try:
+        with pytest.raises(SnapshotError, match="cannot read the private folder"):
+            create_agent(session.head, ScriptedModel([]), hooks, AgentOptions(cwd=str(project)))
+    finally:
+        remove_private_folder(private, FileSettings())

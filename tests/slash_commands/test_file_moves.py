@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
 from sessiontree.files import restore
 from sessiontree.files.private_folder import create_branch_folder
 from sessiontree.files.snapshot_store import get_stores_folder
@@ -128,6 +130,52 @@ async def test_switch_between_branches_with_their_own_folders_asks_nothing(sessi
     assert person.questions == []
     assert controller.branch.name == "other"
     assert (folder / "a").read_text() == "2\n"
+
+
+async def test_prompts_and_shell_commands_work_in_the_private_folder_of_the_branch(
+    session: Session, folder: Path
+) -> None:
+    controller = await start(session, call("echo own > a", "c3"), "Done.", call("echo shared > b", "c4"), "Done.")
+    other = session.create_branch("other", current=False)
+    private = Path(create_branch_folder(other, str(folder), FileSettings()).path)
+
+    await controller.submit("/switch other")
+    await controller.submit("third")
+    shown = await controller.submit("!pwd; touch mine")
+    here = controller.cwd
+    await controller.submit("/switch main")
+    await controller.submit("fourth")
+
+    assert here == shown.text == str(private)
+    assert (private / "a").read_text() == "own\n"
+    assert (private / "mine").exists()
+    assert controller.cwd == str(folder)
+    assert (folder / "a").read_text() == "2\n"
+    assert (folder / "b").read_text() == "shared\n"
+    assert not (folder / "mine").exists()
+
+
+async def test_an_agent_never_uses_the_shared_folder_instead_of_a_private_one(session: Session, folder: Path) -> None:
+    controller = await start(session, call("echo wrong > a", "c3"), "Done.")
+    private = create_branch_folder(session.create_branch("other", current=False), str(folder), FileSettings())
+    marker = Path(private.root, "private.json")
+    known = json.loads(marker.read_text())
+    marker.write_text(
+        json.dumps({**known, "method": "overlay", "tree": "0" * 40, "path": f"{private.root}/files/gone"})
+    )
+    events = record_events(controller)
+
+    await controller.submit("/switch other")
+    with pytest.raises(InvalidOperation, match="cannot use the private folder of 'other'"):
+        await controller.submit("third")
+    with pytest.raises(InvalidOperation, match="cannot use the private folder of 'other'"):
+        await controller.submit("!echo wrong > a")
+    await controller.submit("/switch main")
+    ran = await controller.submit("!cat a")
+
+    assert any(isinstance(event, Notice) and event.level == "error" for event in events)
+    assert ran.text == "2"
+    marker.write_text(json.dumps(known))
 
 
 async def test_missing_snapshots_are_reported_and_the_conversation_moves(session: Session, folder: Path) -> None:

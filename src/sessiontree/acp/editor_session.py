@@ -218,7 +218,7 @@ class EditorSession:
             self._show_text(f"The message at this place:\n\n{self._host.editor}")
         if done.prompt is not None:
             return await self.controller.send_prompt(attach(done.prompt, content.attachments), content.images)
-        return await self.controller.agent.continue_() if done.answer else None
+        return await self.controller.answer() if done.answer else None
 
     def _get_stop_reason(self, outcome: Outcome | None) -> StopReason:
         if self._is_cancelled or (outcome is not None and outcome.aborted):

@@ -10,15 +10,16 @@ import os
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.mcp_client.server_pool import McpPool
 from sessiontree.agent.mcp_client.server_specs import list_configured_servers
 from sessiontree.agent.permissions import Asker, Permissions
+from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
@@ -26,7 +27,7 @@ from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import Body
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.private_folder import create_branch_folder, find_private_folder, open_private_folder
-from sessiontree.home import get_home
+from sessiontree.home import get_home, is_below
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
@@ -92,9 +93,39 @@ def load_agent_options(
     )
 
 
-def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptions) -> Agent:
-    """Create an agent. It works in the private folder of its branch, if the branch has one."""
+class AgentFolder(NamedTuple):
+    """The folder that an agent works in, and the sandbox that limits it."""
+
+    cwd: str | None
+    confinement: Confinement | None
+
+
+def open_agent_folder(branch: Branch, cwd: str | None, confinement: Confinement | None) -> AgentFolder:
+    """Return where the agent of a branch works: in the private folder of the branch if it has one, else in `cwd`.
+
+    Raises `SnapshotError` if the private folder cannot be used. The shared folder is no replacement for it: the user
+    wants other files to be safe from this branch.
+    """
     private = find_private_folder(branch.session.id, branch.name)
+    if private is None:
+        return AgentFolder(cwd, confinement)
+    if confinement is not None:
+        if confinement.user is not None:
+            raise SnapshotError(f"the user {confinement.user}, who runs commands, cannot read the private folder")
+        if confinement.is_limited and not is_below(os.path.realpath(private.source), confinement.folder):
+            raise SnapshotError(f"the private folder of {branch.name!r} is a copy of another project")
+        confinement = structs.replace(confinement, folder=os.path.realpath(private.path))
+    return AgentFolder(open_private_folder(private), confinement)
+
+
+def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptions) -> Agent:
+    """Create an agent. It works in the private folder of its branch, if the branch has one. Raises `SnapshotError`."""
+    cwd, hooks.context.confinement = open_agent_folder(branch, options.cwd, hooks.context.confinement)
+    return build_agent(branch, model, hooks, structs.replace(options, cwd=cwd))
+
+
+def build_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptions) -> Agent:
+    """Create an agent that works in `options.cwd`, for callers that know the folder of the branch."""
     return Agent(
         branch,
         model,
@@ -103,7 +134,7 @@ def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptio
         system=options.system,
         settings=options.settings,
         thinking=options.thinking,
-        cwd=options.cwd if private is None else open_private_folder(private),
+        cwd=options.cwd,
         permissions=options.permissions,
         snapshots=options.snapshots,
         tool_provider=options.mcp,
@@ -123,8 +154,9 @@ def needs_private_folder(options: AgentOptions) -> bool:
 def _prepare_folder(branch: Branch, hooks: Hooks, options: AgentOptions) -> None:
     if not needs_private_folder(options) or find_private_folder(branch.session.id, branch.name) is not None:
         return
-    if hooks.context.confinement is not None and options.folder is None:
-        return  # the sandbox hides the home folder, where private folders are
+    confinement = hooks.context.confinement
+    if confinement is not None and confinement.user is not None and options.folder is None:
+        return  # that user cannot read the home folder, where private folders are
     try:
         create_branch_folder(branch, options.cwd or hooks.context.cwd or os.getcwd(), options.settings.files)
     except SnapshotError as error:

@@ -58,7 +58,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
     """What the tools of an agent can access."""
 
     folder: str
-    """The real path of the project; commands can write there."""
+    """The real path of the project, or of the private folder of the branch; commands can write there."""
     is_limited: bool
     """Whether tools are limited to the folder: other files are read-only for commands and hidden from file tools.
     Otherwise only the secrets are hidden."""
@@ -89,10 +89,11 @@ class Confinement(Struct, frozen=True, kw_only=True):
             mounts += [
                 (path, ["--ro-bind", path, path]) for path in _find_own_code() if path.startswith(("/tmp/", "/run/"))
             ]
-            mounts += [(self.folder, ["--bind", self.folder, self.folder])]
         else:
             command += ["--cap-drop", "CAP_SYS_ADMIN", "--cap-drop", "CAP_SYS_PTRACE", "--bind", "/", "/"]
             command += ["--dev-bind", "/dev", "/dev"]
+        if self.is_limited or any(is_below(self.folder, path) for path in self.hidden):  # a private folder is hidden
+            mounts += [(self.folder, ["--bind", self.folder, self.folder])]
         command += ["--proc", "/proc"]
         if os.geteuid() == 0:  # root could change kernel settings here
             command += ["--ro-bind", "/proc/sys", "/proc/sys"]

@@ -324,7 +324,7 @@ async def _run_until_signal(
         if is_command:
             submitted = await controller.submit(text)
         else:
-            submitted = SubmitResult(outcome=await controller.agent.run(text, images))
+            submitted = SubmitResult(outcome=await controller.send_prompt(text, images))
         guard.end(submitted)
         outcome = submitted.outcome
         while (triggered := await controller.wait_for_triggered_run()) is not None:

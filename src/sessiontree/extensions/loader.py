@@ -230,7 +230,7 @@ class ExtensionLoader:
 
     async def watch(self) -> None:
         """Reload whenever a file changes, as soon as the agent is idle. Runs until it is cancelled."""
-        project = find_project_root(self._controller.cwd, get_home())
+        project = find_project_root(self._controller.project_folder, get_home())
         folders = [
             os.path.join(root, folder) for root in (get_home(), project) if root for folder in (EXTENSIONS, PROMPTS)
         ]
@@ -257,7 +257,7 @@ class ExtensionLoader:
         return content
 
     async def _load_project(self) -> None:
-        root = find_project_root(self._controller.cwd, get_home())
+        root = find_project_root(self._controller.project_folder, get_home())
         if root is not None:
             content = self._read_files(root)
             if content.files and await self._check_trust(content):
@@ -280,7 +280,7 @@ class ExtensionLoader:
 
     async def _load_project_servers(self) -> None:
         """Add the MCP servers of the project's `.mcp.json`, if the user trusts exactly these."""
-        pool, path = self._controller.options.mcp, find_project_file(self._controller.cwd)
+        pool, path = self._controller.options.mcp, find_project_file(self._controller.project_folder)
         if pool is None or path is None:
             return
         try:
@@ -346,7 +346,7 @@ class ExtensionLoader:
         if not self._controller.tools:  # without tools, the model cannot load any
             return
         found = read_skill_files(list_user_folders(get_home()))
-        top = find_project_folders(self._controller.cwd)[0]
+        top = find_project_folders(self._controller.project_folder)[0]
         project = SkillFiles(files={})
         if os.path.realpath(top) != os.path.realpath(os.path.expanduser("~")):  # those are skills of the user
             project = read_skill_files(list_project_folders(top), within=top)

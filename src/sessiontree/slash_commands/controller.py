@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.factory import AgentOptions, create_agent
+from sessiontree.agent.factory import AgentOptions, build_agent, open_agent_folder
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
 from sessiontree.agent.system_prompt import SystemPart, build_coding_prompt
@@ -133,8 +133,12 @@ class SessionController:
         self._agent: Agent | None = None
         self._stop_tracing: Callable[[], None] = lambda: None
         self._folder = WorkingFolder(self.options.cwd)
-        self.cwd = self._folder.start
-        """The folder that tools and commands with a path work in."""
+        self.project_folder = self._folder.start
+        """The folder that tools work in on branches without a private folder, and that extensions come from."""
+        self.cwd = self.project_folder
+        """The folder that tools and commands with a path work in now."""
+        self._folder_problem: str | None = None
+        """Why the private folder of the branch cannot be used."""
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
         self._attach_agent(model, self.options.thinking)
 
@@ -177,6 +181,10 @@ class SessionController:
         if self._agent is None:
             raise InvalidOperation(self.no_model_message)
         return self._agent
+
+    def _check_folder(self) -> None:
+        if self._folder_problem is not None:
+            raise InvalidOperation(f"{self._folder_problem}; merge or archive the branch, or switch to another one")
 
     async def wait_for_triggered_run(self) -> Outcome | None:
         """Wait until the controller is idle, and return the outcome of the last run that an extension's message
@@ -248,19 +256,29 @@ class SessionController:
         """Create the agent for the current session."""
         context = self.hooks.context
         context.session, context.branch, context.agent = self.session, self.branch, None
-        context.cwd = self.cwd
+        self._enter_folder()
         context.build_system_prompt = self._build_system_prompt
         if model is not None:
             options = structs.replace(self.options, tools=self.tools, thinking=thinking, cwd=self.cwd)
-            self._agent = create_agent(self.branch, model, self.hooks, options)
+            self._agent = build_agent(self.branch, model, self.hooks, options)
             context.agent = self._agent
 
     async def choose_folder(self) -> None:
         """Choose the folder that tools work in. See `WorkingFolder.choose`."""
-        self.cwd = self.hooks.context.cwd = await self._folder.choose(
+        self.project_folder = await self._folder.choose(
             self.session.cwd, self.ui, self.hooks, has_tools=bool(self.tools)
         )
-        if self._agent is not None:
+        self._enter_folder()
+
+    def _enter_folder(self) -> None:
+        """Work in the private folder of the branch, if it has one, else in the folder of the project."""
+        try:
+            cwd, self._folder_problem = open_agent_folder(self.branch, self.project_folder, None).cwd, None
+        except SnapshotError as error:
+            cwd, self._folder_problem = None, f"cannot use the private folder of {self.branch.name!r}: {error}"
+            self.hooks.notify_listeners(Notice(level="error", text=self._folder_problem))
+        self.cwd = self.hooks.context.cwd = cwd or self.project_folder
+        if self._agent is not None and not self._agent.running:
             self._agent.cwd = self.cwd
 
     async def _stop_activity(self) -> None:
@@ -347,10 +365,17 @@ class SessionController:
     async def send_prompt(self, words: str, images: Sequence[JsonObject] = ()) -> Outcome:
         """Send a prompt to the model, even if it looks like a command."""
         self.ensure_not_moving()
+        self._check_folder()
         return await self.agent.run(words, images)
+
+    async def answer(self) -> Outcome:
+        """Let the model answer the last message."""
+        self._check_folder()
+        return await self.agent.continue_()
 
     async def _run_shell_command(self, command: str, *, in_context: bool) -> CommandResult:
         """Run a shell command and append its output to the session. There may be no agent."""
+        self._check_folder()
         if self._agent is not None:
             return await self._agent.run_bash(command, in_context=in_context)
         return await self._shell.run(command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context)
@@ -365,7 +390,7 @@ class SessionController:
     async def _run_follow_up(self, done: CommandOutcome) -> Outcome | None:
         if done.prompt is not None:
             return await self.send_prompt(done.prompt)
-        return await self.agent.continue_() if done.answer else None
+        return await self.answer() if done.answer else None
 
     # Moves within the session
 
@@ -616,6 +641,7 @@ class SessionController:
     def sync_position(self, words: str | None = None) -> None:
         """Update the agent, the handlers and the front end to the current branch."""
         self.hooks.context.branch = self.branch
+        self._enter_folder()
         if self._agent is not None and not self._agent.running:
             self._agent.branch = self.branch
         self.host.refresh()
@@ -680,7 +706,7 @@ class SessionController:
         elif reason != "fork" and await self.drop_unused():
             previous = None
         self.session, self._branch, self._fresh = branch.session, branch, fresh
-        self.cwd = self._folder.start
+        self.project_folder = self._folder.start
         if self.permissions is not None:
             self.permissions.forget_grants()
         self._attach_agent(model, thinking)
