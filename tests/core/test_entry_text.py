@@ -14,6 +14,7 @@ from sessiontree.core.entry_text import (
     fold,
     format_call_head,
     format_content,
+    format_entry_row,
     format_model,
     format_readable_text,
     format_whole_body,
@@ -253,3 +254,17 @@ def test_the_whole_text_of_an_entry_has_its_calls_and_its_error_or_its_data() ->
     assert format_whole_body({"summary": "Short."}) == "Short."
     assert format_whole_body({"content": "A note"}) == "A note"
     assert format_whole_body({"level": "high"}) == '{\n  "level": "high"\n}'
+
+
+@pytest.mark.parametrize(
+    ("details", "row"),
+    [
+        ({"title": "Tests\npassed"}, "[note]: Tests passed"),
+        ({"title": ""}, "[note]: long text"),
+        ({"title": 7}, "[note]: long text"),
+        ("title", "[note]: long text"),
+    ],
+)
+def test_the_row_of_a_note_has_its_title_if_it_has_one(details, row):
+    body = CustomMessage(custom_type="note", content="long text", details=details)
+    assert format_entry_row(entry("a", None, body)) == row

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tracemalloc
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.errors import FormatError, NotFound, ReadOnly
 from sessiontree.library import catalog
 from sessiontree.library.foreign_files import DiskFile, detect_file, find_related_files, open_foreign
@@ -159,11 +161,39 @@ def test_subagents_belong_to_the_session_that_started_them() -> None:
         "agent-a2f44f3bc7dfe3cf3.jsonl",
         "agent-a2f44f3bc7dfe3cf3.meta.json",
     ]
-    branch = session.branch("agent-a2f44f3bc7dfe3cf3")
+    branch = session.branch("agent-a-small-task")
     assert [message["content"] for message in branch.context().messages][:1] == ["Count the files and report."]
     point = next(entry for entry in session.tree if entry.type == "branch_point")
     assert point.parent is not None
     assert [call.name for call in session.tree[point.parent].tool_calls] == ["Agent"]
+
+
+def test_branches_of_subagents_are_named_after_their_tasks(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "claude/subagent/projects/-project", tmp_path, dirs_exist_ok=True)
+    path = next(tmp_path.glob("*.jsonl"))
+    [first] = tmp_path.rglob("agent-*.jsonl")
+    later = re.sub(r'"timestamp":\s*"20\d\d', '"timestamp":"2099', first.read_text().replace("a2f44f3bc7dfe3cf3", "a1"))
+    later = re.sub(r'(uuid"|Uuid"):\s*"(\w{4})\w{4}-', r'\1:"\g<2>ffff-', later)
+    (first.parent / "agent-a1.jsonl").write_text(later)
+    (first.parent / "agent-a1.meta.json").write_text(first.with_suffix(".meta.json").read_text())
+
+    session = st.open(path)
+
+    assert sorted(session.heads.heads) == ["agent-a-small-task", "agent-a-small-task-2", "main"]
+    points = {entry.body.name: entry.id for entry in session.tree if isinstance(entry.body, st.BranchPoint)}
+    assert points["agent-a-small-task-2"] == "agent-a1-branch"  # the later one
+
+
+def test_a_notification_about_a_subagent_is_one_readable_row(tmp_path: Path) -> None:
+    text = next((FIXTURES / "claude/subagent/projects/-project").glob("*.jsonl")).read_text()
+    said = '<task-id>a1</task-id> <summary>Agent \\"a &lt;small&gt; task\\" finished</summary> <result>…</result>'
+    (tmp_path / "session.jsonl").write_text(text.replace("<task-notification>…", f"<task-notification> {said}"))
+    session = st.open(tmp_path / "session.jsonl")
+
+    [note] = [entry for entry in session.head.path() if "<task-notification>" in entry.text]
+
+    assert format_entry_row(note) == '[claude.note]: Agent "a <small> task" finished'
+    assert "<task-notification>" in str(session.context().messages)  # the model gets all of it
 
 
 def test_a_missing_conversation_of_a_file_is_an_error() -> None:

@@ -1,6 +1,7 @@
 """The server as a real process, with the client of the SDK and the client of fastmcp."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,11 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.messages import assistant, user
+from sessiontree.errors import ReadOnly
+from sessiontree.library.foreign_import import import_sessions
 from sessiontree.mcp_server.session_access import SessionAccess
 from sessiontree.session import Session
+from tests.interop.conformance import FIXTURES
 from tests.reliability.harness import times
 from tests.surrogates import write_hostile_files
 
@@ -244,3 +248,21 @@ async def test_a_session_with_invalid_unicode_ends_neither_the_server_nor_the_se
             for tool, arguments in (("read_path", {}), ("list_branches", {}), ("read_entry", {"entry": "HEAD"})):
                 assert get_text(await client.call_tool(tool, {"session": name, **arguments}))
         assert (await client.list_resources()).resources
+
+
+def test_an_import_stands_for_its_original(project: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    shutil.copytree(FIXTURES / "claude/rewind/projects", home / ".claude/projects")
+    (home / ".sessiontree").mkdir()
+    (home / ".sessiontree/config.toml").write_text('[sources]\nshow = ["claude"]\n')
+    access = SessionAccess(str(project), everywhere=True, can_write=True)
+    [original] = access.list_sessions()["sessions"]
+    with pytest.raises(ReadOnly):
+        access.append_note(original["session"], "Remember")
+
+    list(import_sessions("claude"))
+    found = access.search("question")["matches"]
+    access.append_note(original["session"], "Remember")
+
+    assert (original["program"], len({match["entry"] for match in found})) == ("claude", len(found))
+    assert access.read_path(original["session"])["entries"][-1]["text"] == "Remember"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 import sessiontree as st
 from sessiontree._version import __version__
 from sessiontree.library import catalog
+from sessiontree.library.foreign_import import import_sessions
 from sessiontree.model.selection import list_model_names
 from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Session
+from tests.interop.conformance import FIXTURES
 from tests.server.conftest import ServerEnv, build_auth_headers, open_client
 
 
@@ -322,3 +325,66 @@ async def test_models_are_listed_with_the_default(env: ServerEnv, monkeypatch: p
     assert len([name for name in ready if name.startswith("openai:")]) > 5
     assert told["default"] == ready[0]
     assert all(model["reason"] for model in told["models"])
+
+
+@pytest.fixture
+def claude_file(env: ServerEnv, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A session of Claude Code at its real place, which the configuration shows."""
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    shutil.copytree(FIXTURES / "claude/subagent/projects", home / ".claude/projects")
+    (home / ".sessiontree").mkdir(exist_ok=True)
+    (home / ".sessiontree/config.toml").write_text('[sources]\nshow = ["claude"]\n')
+    return next((home / ".claude/projects/-project").glob("*.jsonl"))
+
+
+async def test_sessions_of_other_programs_are_listed_and_read_but_not_changed(
+    claude_file: Path, env: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    ours = env.create_session()
+    before = {path: path.read_bytes() for path in claude_file.parent.rglob("*") if path.is_file()}
+    url = f"/api/sessions/{claude_file.stem}"
+
+    listed = (await client.get("/api/sessions")).json()["sessions"]
+    info = (await client.get(url)).json()
+    tree = (await client.get(f"{url}/tree")).json()
+    path = (await client.get(f"{url}/path")).json()
+    found = (await client.get("/api/search", params={"q": path["entries"][0]["text"].split()[0]})).json()
+    refused = [
+        await client.post(f"{url}/label", json={"entry": "HEAD", "label": "good"}),
+        await client.post(f"{url}/archive", json={"archived": True}),
+        await client.patch(url, json={"name": "other"}),
+    ]
+    forked = await client.post(f"{url}/fork", json={})
+
+    assert {one["id"]: one["source"] for one in listed} == {ours: None, claude_file.stem: "claude"}
+    assert (info["origin"], info["readOnly"][:31]) == ("claude 2.1.326", "it is a session of Claude Code;")
+    assert "agent-" in json.dumps(tree)
+    assert claude_file.stem in {hit["session"] for hit in found["hits"]}
+    assert [answer.status_code for answer in refused] == [409, 409, 409], [answer.text for answer in refused]
+    assert forked.status_code == 201
+    assert {path: path.read_bytes() for path in claude_file.parent.rglob("*") if path.is_file()} == before
+
+
+async def test_an_import_is_listed_and_found_instead_of_its_original(
+    claude_file: Path, client: httpx.AsyncClient
+) -> None:
+    [result] = import_sessions(str(claude_file))
+    word = st.open(result.session).head.path()[0].text.split()[0]
+
+    listed = (await client.get("/api/sessions")).json()["sessions"]
+    hits = (await client.get("/api/search", params={"q": word})).json()["hits"]
+    info = (await client.get(f"/api/sessions/{claude_file.stem}")).json()
+
+    assert [(one["id"], one["source"]) for one in listed] == [(claude_file.stem, None)]
+    assert hits
+    assert len({hit["entry"] for hit in hits}) == len(hits)
+    assert info["readOnly"] is None
+
+
+async def test_a_token_for_a_project_does_not_see_other_programs_elsewhere(claude_file: Path, env: ServerEnv) -> None:
+    made = env.create_token("read", project=env.project)
+    async with open_client(env.build_app(), made) as client:
+        listed = (await client.get("/api/sessions")).json()["sessions"]
+        info = await client.get(f"/api/sessions/{claude_file.stem}")
+
+    assert (listed, info.status_code) == ([], 404)

@@ -128,8 +128,9 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     if preview is not None:
         return format_message_text(preview)
     match entry.decode():
-        case CustomMessage(content=content):
-            return shorten_to_line(extract_text(content))
+        case CustomMessage(content=content, details=details):
+            title = coerce_string(details.get("title")) if is_object(details) else ""
+            return shorten_to_line(title or extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
             return shorten_to_line(summary)
         case body:

@@ -13,6 +13,7 @@ so every `uuid` names a place.
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ from sessiontree.interop.base import (
     ForeignFormat,
     get_object,
 )
+from sessiontree.interop.branches import choose_branch_name
 from sessiontree.interop.claude_code_writer import write_claude_session
 from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines, get_blocks
 
@@ -49,6 +51,7 @@ PROGRAM_TEXT = re.compile(
     r"<(system-reminder|local-command-\w+|command-\w+|task-notification|bash-\w+|user-prompt-submit-hook)[ >])"
 )
 """User text that the program wrote, and not the user."""
+TASK_SUMMARY = re.compile(r"\s*<task-notification>(?:(?!<result>).)*?<summary>(.{1,500}?)</summary>", re.DOTALL)
 NOTE = "claude.note"
 """The custom type of such text."""
 
@@ -226,22 +229,25 @@ class _TreeWriter:
 
     def _add_agents(self, agents: list[SessionLines], details: dict[str, JsonObject]) -> None:
         """Add each subagent below the call that started it, which may be in another subagent."""
-        waiting = list(agents)
+        added: set[str] = set()
+        waiting = sorted(agents, key=lambda agent: (coerce_string(agent.started), agent.file.name))
         while waiting:
             ready = [agent for agent in waiting if self._get_call(agent, details) in self._callers] or waiting
             for agent in ready:
                 facts = details.get(f"{agent.file.name.removesuffix('.jsonl')}.meta.json", {})
                 parent = self._callers.get(self._get_call(agent, details))
                 leaves = agent.list_leaves()
-                name = f"agent-{agent.agent or agent.file.name.rpartition('/')[2]}"
-                if not leaves or name in self._heads:
+                id = f"agent-{agent.agent or agent.file.name.rpartition('/')[2]}"
+                if not leaves or id in added:
                     continue
+                added.add(id)
                 if parent is None:
                     self._builder.report("orphan", f"no call started subagent {agent.agent!r}")
                 description = coerce_string(facts.get("description")) or coerce_string(facts.get("agentType")) or None
+                name = choose_branch_name(f"agent-{description}" if description else id, self._heads)
                 root = self._builder.start_subagent(
                     name,
-                    id=name,
+                    id=id,
                     parent=parent,
                     call=self._get_call(agent, details),
                     description=description,
@@ -344,8 +350,15 @@ def build_user_body(message: JsonObject, record: JsonObject, tools: Mapping[str,
     is_meta = record.get("isMeta") is True
     kind = get_object(record, "origin").get("kind")
     if is_meta or kind not in (None, "human") or PROGRAM_TEXT.match(extract_text(content)):
-        return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
+        details = {"title": title} if (title := _find_title(extract_text(content))) else None
+        return CustomMessage(custom_type=NOTE, content=content, display=not is_meta, details=details)
     return Message(message)
+
+
+def _find_title(text: str) -> str:
+    """Return what a notification about a subagent or a background task says to the user."""
+    found = TASK_SUMMARY.match(text)
+    return html.unescape(found[1].strip()) if found else ""
 
 
 def join_answer(records: Sequence[JsonObject]) -> JsonObject:

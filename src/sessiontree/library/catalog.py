@@ -457,8 +457,8 @@ def search(
 ) -> list[Hit]:
     """Return the newest entries that match the query, in all branches of the sessions that `sessions` lists.
 
-    Archived sessions are searched too, and `only` chooses among all. `on_unreadable` is called with each location that
-    could not be read. See `docs/catalog.md` for the query language.
+    Archived sessions are searched too, and `only` chooses among all, your own first. `on_unreadable` is called with
+    each location that could not be read. See `docs/catalog.md` for the query language.
     """
     from sessiontree.core.query import parse_query
 
@@ -468,15 +468,20 @@ def search(
         places += _get_shown_sources()
     hits: list[Hit] = []
     for place in places:
+        chosen = None if only is None else _choose_with_source(only, place)
         hits += _open_listed(place, dir, all).search(
             parsed,
             cwd=_get_scope(cwd, all, dir),
             limit=max(1, limit),
-            only=only,
+            only=chosen,
             on_unreadable=on_unreadable,
             progress=progress,
         )
     return hits if len(places) == 1 else sorted(hits, key=attrgetter("timestamp"), reverse=True)[: max(1, limit)]
+
+
+def _choose_with_source(only: Callable[[SessionSummary], bool], source: str | None) -> Callable[[SessionSummary], bool]:
+    return lambda summary: only(replace(summary, source=source))
 
 
 def find_matching_sessions(

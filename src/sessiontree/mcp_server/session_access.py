@@ -67,10 +67,14 @@ class SessionAccess:
         """Return the first matches outside of secrets. The others would let a client guess a secret piece by piece."""
         opened: dict[str, Session] = {}
         visible: list[tuple[Hit, Entry]] = []
+        seen: set[tuple[str, str]] = set()
         checked, limit = 0, count
         while True:
             found = catalog.search(query, cwd=self._cwd, all=self._everywhere, others=True, limit=limit)
             for hit in found[checked:]:
+                if (hit.session, hit.entry) in seen:  # a session of another program that was imported
+                    continue
+                seen.add((hit.session, hit.entry))
                 if hit.file not in opened:
                     opened[hit.file] = catalog.open(hit.file, read_only=True)
                 entry = opened[hit.file].tree[hit.entry]
@@ -224,6 +228,8 @@ class SessionAccess:
             found = [summary for summary in listed if name in (summary.id, summary.name)]
         if not found and len(name) >= 6:
             found = [summary for summary in listed if summary.id.startswith(name) or summary.id.endswith(name)]
+        # An import has the id of its original, and stands for it.
+        found = [summary for summary in found if summary.source is None] or found
         if not found:
             where = "in any folder" if self._everywhere else "in this folder"
             raise NotFound("session", name, f"list_sessions shows the sessions {where}")

@@ -116,6 +116,8 @@ class SessionListItem(ResponseModel, frozen=True, kw_only=True):
     damaged: bool
     damage: Annotated[str, Meta(examples=["line 7 is not JSON"])] | None
     archived: bool
+    source: Annotated[str, Meta(examples=["claude"])] | None
+    """The program whose session this is; `null` for your own. Those of other programs are read-only."""
 
 
 class SessionListResponse(ResponseModel, frozen=True, kw_only=True):

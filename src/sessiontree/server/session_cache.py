@@ -351,7 +351,7 @@ class SessionCache:
         self._files = {parse_session_id(file): file for file in reversed(files)}
         if id not in self._files and id:
             # The file name may differ from the session id; the index knows the ids in the headers.
-            named = {summary.id: summary.file for summary in catalog.sessions(all=True)}
+            named = {summary.id: summary.file for summary in catalog.sessions(all=True, others=True)}
             named |= {summary.id: summary.file for summary in catalog.sessions(all=True, archived=True)}
             self._files = {**named, **self._files}
         return self._files.get(id)

@@ -101,16 +101,22 @@ def list_sessions(
 ) -> JsonResponse:
     """List sessions, most recently modified first. `q` searches names, first messages, folders and ids."""
     words = q.casefold().split()
+    listed = catalog.sessions(all=True, archived=archived, others=True)
+    own = {summary.id for summary in listed if summary.source is None}
     summaries = [
         summary
-        for summary in catalog.sessions(all=True, archived=archived)
-        if call.token.can_see(summary.cwd) and _is_in_project(summary.cwd, project) and _matches_words(summary, words)
+        for summary in listed
+        if (summary.source is None or summary.id not in own)  # an import stands for its original
+        and call.token.can_see(summary.cwd)
+        and _is_in_project(summary.cwd, project)
+        and _matches_words(summary, words)
     ]
     if cursor is not None:
         summaries = _skip_to_cursor(summaries, cursor)
     page = summaries[:limit]
     next_cursor = f"{page[-1].modified}~{page[-1].id}" if len(summaries) > limit else None
-    return JsonResponse({"sessions": [encode_summary(summary) for summary in page], "next": next_cursor})
+    items = [{**encode_summary(summary), "source": summary.source} for summary in page]
+    return JsonResponse({"sessions": items, "next": next_cursor})
 
 
 def _is_in_project(cwd: str, project: str | None) -> bool:
@@ -146,8 +152,13 @@ def search(
     cursor: Cursor = None,
 ) -> JsonResponse:
     """Search entries of all branches that contain every word of `q`, newest first."""
+    own: set[str] = set()
 
     def is_visible(summary: SessionSummary) -> bool:
+        if summary.source is None:
+            own.add(summary.id)
+        elif summary.id in own:  # an import stands for its original; your own sessions come first
+            return False
         return call.token.can_see(summary.cwd) and session in (None, summary.id)
 
     start = parse_offset(cursor)
@@ -157,7 +168,7 @@ def search(
         raise ApiError(422, str(error)) from None
     end = min(start + limit, MAX_HITS)
     unread: set[str] = set()
-    hits = catalog.search(q, all=True, limit=end + 1, only=is_visible, on_unreadable=unread.add)
+    hits = catalog.search(q, all=True, others=True, limit=end + 1, only=is_visible, on_unreadable=unread.add)
     next_cursor = str(end) if len(hits) > end < MAX_HITS else None
     return JsonResponse(
         schemas.SearchResponse(hits=[_build_hit(hit) for hit in hits[start:end]], next=next_cursor, unread=len(unread))

@@ -92,6 +92,7 @@ const SessionItem = ({ session }) => html`<li><a href=${linkToSession(session.id
   <span class="name">${session.name || session.firstMessage || "Unnamed session"}</span>
   ${session.damaged && html`<${Chip} kind="wrong">damaged<//>`}
   ${session.archived && html`<${Chip}>archived<//>`}
+  ${session.source && html`<${Chip}>${session.source}<//>`}
   ${session.name && session.firstMessage && html`<span class="first">${session.firstMessage}</span>`}
   <span class="facts">
     <span class="path-of">${session.cwd}</span>
