@@ -639,6 +639,34 @@ def test_a_call_within_the_limit_is_found_after_any_earlier_lookup(between):
     assert [upwards.get(id) for id in reversed(results)] == [expected.get(id) for id in reversed(results)]
 
 
+def add_all_calls(tree):
+    calls = CallLookup(tree)
+    for id in tree.iter_ids():
+        message = get_message(tree, id)
+        calls.add(id, get_role(message), get_tool_calls(message))
+    return calls
+
+
+@given(damaged_entry_lists())
+def test_a_call_that_was_added_is_found_like_one_that_is_read(entries):
+    tree = Tree(entries)
+    calls = add_all_calls(tree)
+
+    assert {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None} == map_results_to_calls(tree)
+
+
+def test_added_calls_take_bounded_memory_and_are_read_again():
+    tree = Tree([entry("u", None)])
+    for number in range(CALL_SEARCH_LIMIT * 9):
+        tree.add(entry(f"a{number}", f"r{number - 1}" if number else "u", assistant([tool_call("c", "read", {})])))
+        tree.add(entry(f"r{number}", f"a{number}", tool_result("c", "read", "text")))
+
+    calls = add_all_calls(tree)
+
+    assert calls.get("r0") == calls.get(f"r{CALL_SEARCH_LIMIT * 9 - 1}") == ToolCall("c", "read", {})
+    assert len(calls._calls) <= CALL_SEARCH_LIMIT
+
+
 @pytest.mark.parametrize("shape", ["calls", "wide_calls"])
 def test_a_message_is_not_decoded_again_for_every_result_that_answers_it(shape):
     def count_decoded(count):

@@ -139,6 +139,7 @@ def test_simple_markdown_is_what_the_full_renderer_makes_of_it(text: str) -> Non
         "## A heading\n\nUse `x < y` and **bold words** in snake_case_names.",
         "Steps:\n\n1. one\n2. two\n\nPoints:\n- `a`: b\n- c",
         "Code:\n\n```python\nprint('<script>')\n```\n\nDone.",
+        "Run `this` and\nnot `that\n\n- `cut off",
     ],
 )
 def test_usual_answers_are_simple(text: str) -> None:

@@ -11,7 +11,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.format.digest import EntryTotals, UnsoundSession, start_digest
 from sessiontree.format.tail import read_tail_heads
 from sessiontree.store.postgres.rows import build_rows
-from tests.builders import read
+from tests.builders import TIME, build_file, header, read
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 ANY_SESSION = st.one_of(sessions(), damaged_sessions(), reflowed_sessions())
@@ -65,6 +65,19 @@ def test_a_digest_has_the_same_totals_as_the_decoded_entries(data: bytes) -> Non
         totals.name,
     )
     assert abs(counted.cost - totals.cost) < 1e-9
+
+
+def test_a_line_whose_message_is_not_an_object_is_counted_like_its_entry() -> None:
+    line = {"type": "message", "id": "a", "parentId": None, "timestamp": TIME}
+    said = {**line, "message": {"role": "user", "content": "first"}}
+    _, entries = read(build_file(header(), said, {**line, "id": "b", "message": 5}))
+    totals, counted_lines = EntryTotals(), EntryTotals()
+    totals.extend(entries)
+    for entry in entries:
+        counted_lines.add_line(entry, entry.raw)
+
+    assert vars(counted_lines) == vars(totals)
+    assert (totals.entries, totals.first_message) == (2, "first")
 
 
 def test_a_line_moves_its_branch_and_makes_it_or_another_one_current() -> None:

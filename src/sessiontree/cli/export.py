@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from codecs import getincrementaldecoder
@@ -125,6 +126,7 @@ def export_command(
                 prefer=prefer,
                 report=warn,
             )
+            gc.freeze()  # the entries stay until the end, so do not look for garbage among them
         if target == STDOUT:
             _print_pieces(pieces)
         else:

@@ -503,6 +503,16 @@ class CallLookup:
             return None
         return self.find(id, message.tool_call_id)
 
+    def add(self, id: EntryId, role: str, calls: Sequence[ToolCall]) -> None:
+        """Remember the calls of a message that was decoded anyway, so that it is not read again."""
+        if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
+            self._has_calls.clear()
+        self._has_calls[id] = None if role == "user" else bool(calls)
+        if calls:
+            if len(self._calls) >= CALL_SEARCH_LIMIT:
+                self._calls.clear()
+            self._calls[id] = {call.id: call for call in reversed(calls)}
+
     def find(self, id: EntryId, answered: str) -> ToolCall | None:
         """Return the call `answered` that the result `id` answers."""
         above, reached = self._find_caller(id)

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from markupsafe import Markup
-from markupsafe import escape as _escape
-
 from sessiontree.export.entry_view import EntryView, ViewPart
 from sessiontree.export.safe_html import highlight_code, highlight_diff, markdown_to_html
 
@@ -18,8 +15,8 @@ FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
 """Longer outputs are folded."""
 
 
-def render_article(number: int, view: EntryView, *, time: str, label: str | None, branches: Sequence[str]) -> Markup:
-    """Render an entry by its number in the page. The result is marked as safe HTML."""
+def render_article(number: int, view: EntryView, *, time: str, label: str | None, branches: Sequence[str]) -> str:
+    """Render an entry by its number in the page, as safe HTML."""
     pieces = [
         f'<article class="entry {view.kind}{" failed" if view.failed else ""}" id="e{number}">'
         f"<header><h3>{escape(view.title)}</h3>"
@@ -31,12 +28,13 @@ def render_article(number: int, view: EntryView, *, time: str, label: str | None
     pieces.append(f'<time>{escape(time)}</time><a class="link" href="#e{number}" aria-label="Link">#</a></header>')
     pieces += map(_render_part, view.parts)
     pieces.append("</article>")
-    return Markup("".join(pieces))
+    return "".join(pieces)
 
 
 def escape(text: str) -> str:
     """Escape text for an element or a quoted attribute."""
-    return str(_escape(text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text.replace("'", "&#39;").replace('"', "&#34;")
 
 
 def _render_part(part: ViewPart) -> str:

@@ -405,7 +405,7 @@ _UNSEEN = re.compile(f"[{UNSAFE_IN_LINES}]")
 
 def make_visible(words: str) -> str:
     """Return `words` without terminal colors, with `\\n` line ends, and with symbols for invisible characters."""
-    if words.isprintable():
+    if words.isprintable() or words.replace("\n", "").replace("\t", "").isprintable():
         return words
     words = _COLORS.sub("", words).replace("\r\n", "\n")
     return _UNSEEN.sub(_replace_character, words)

@@ -18,10 +18,11 @@ from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.branch_comparison import FactsById, PathStats, compute_stats, count_entry
+from sessiontree.branch_comparison import FactsById, PathStats, compute_stats
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import (
     Body,
@@ -42,13 +43,10 @@ from sessiontree.core.messages import (
     get_role,
     get_tool_calls,
     is_failed_turn,
-    list_usages,
     preview_message,
-    sum_usage,
 )
 from sessiontree.core.number_text import format_cost, format_count
 from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, run_steps, survey_tree
-from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.export.article_html import render_article
 from sessiontree.export.entry_view import EntryView, build_message_view, build_view, make_visible
 from sessiontree.export.snapshot import Snapshot
@@ -70,13 +68,14 @@ MAX_MODELS = 20
 def render_html(whole: Snapshot) -> Iterator[str]:
     """Render the page of a session in pieces. Entries are rendered when they are written, and none is kept in
     memory."""
-    drawn = _PageEntries(whole)
+    facts: FactsById = {}
+    about, drawn = build_summary(whole, facts), _PageEntries(whole, facts)
     script, style = load_asset("page.js"), load_asset("page.css")
     return render_page_template(
         policy=_build_policy(script, style),
         script=script,
         style=style,
-        about=build_summary(whole),
+        about=about,
         chunks=drawn.build_chunks(),
         blocks=drawn.build_blocks(),
         data=_LazyText(drawn.build_data),
@@ -104,9 +103,11 @@ class PageChunk(Struct, frozen=True):
 
 
 def _build_chunk(articles: list[str], start: int) -> PageChunk:
-    html = articles[0][:0].join(articles)
+    from markupsafe import Markup
+
+    html = "".join(articles)
     # A chunk that contains the end tag of `noscript` would end early. Our HTML never contains it, but check anyway.
-    return PageChunk(html, start >= INITIAL_ENTRIES and "</noscript" not in html.lower())
+    return PageChunk(Markup(html), start >= INITIAL_ENTRIES and "</n" not in html and "</N" not in html)
 
 
 def _build_policy(script: str, style: str) -> str:
@@ -134,8 +135,9 @@ class _ReadEntry(NamedTuple):
 class _PageEntries:
     """All entries in the order of the drawn tree, by number."""
 
-    def __init__(self, whole: Snapshot) -> None:
+    def __init__(self, whole: Snapshot, facts: FactsById) -> None:
         self.whole = whole
+        self._facts = facts
         self.shape = run_steps(survey_tree(whole.tree, whole.leaf))
         self.names = whole.get_branch_names()
         self.projection = _ModelProjection(self)
@@ -162,21 +164,25 @@ class _PageEntries:
         body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
         entry = replace(entry, cached_body=body)
         message = body.message if isinstance(body, Message) else None
+        facts = self._facts.pop(entry.id)
         answered = None if message is None else get_answered_call(message)
         call = None if answered is None else self.whole.calls.find(entry.id, answered)
-        view, timestamp = build_view(entry, call), entry.source.decode_timestamp(raw)
+        if message is not None:
+            self.whole.calls.add(entry.id, get_role(message), facts.calls)
+        view = build_view(entry, call)
         row = format_entry_row(entry) if message is None else format_message_row(preview_message(message), call)
         self._columns[number] = (
             make_visible(entry.id),
             make_visible(row),
             view.kind,
             make_visible(get_speaker(entry)).lower(),
-            *_sum_usage(body),
-            count_entry(body),
-            parse_timestamp(timestamp) or 0,
+            facts.tokens,
+            round(facts.cost, 10),
+            (facts.messages, len(facts.calls), facts.errors),
+            facts.time or 0,
         )
-        self.projection.add(number, entry, body)
-        return _ReadEntry(entry, view, timestamp)
+        self.projection.add(number, entry, body, [call.id for call in facts.calls])
+        return _ReadEntry(entry, view, facts.timestamp)
 
     def render_entry(self, number: int, entry: Entry, view: EntryView, timestamp: str) -> str:
         label = self.whole.tree.label(entry.id)
@@ -270,19 +276,19 @@ class _ModelProjection:
         lists = {name: sorted(numbers) for name, numbers in self._lists.items()}
         return {**lists, **{name: dict(sorted(table.items())) for name, table in tables.items()}}
 
-    def add(self, number: int, entry: Entry, body: Body) -> None:
-        """Add an entry, in any order."""
+    def add(self, number: int, entry: Entry, body: Body, calls: list[str]) -> None:
+        """Add an entry with the ids of its tool calls, in any order."""
         match body:
             case Message(message):
-                for name, holds in (
-                    ("speaks", convert_for_model(message) is not None),
-                    ("editable", get_role(message) in EDITABLE),
-                    ("system", get_role(message) == "system"),
-                    ("failed", is_failed_turn(message)),
-                ):
-                    if holds:
-                        self._lists[name].append(number)
-                calls = [call.id for call in get_tool_calls(message)]
+                role = get_role(message)
+                if convert_for_model(message) is not None:
+                    self._lists["speaks"].append(number)
+                if role in EDITABLE:
+                    self._lists["editable"].append(number)
+                if role == "system":
+                    self._lists["system"].append(number)
+                if is_failed_turn(message):
+                    self._lists["failed"].append(number)
                 if calls:
                     self._calls[number] = calls
                 answered = get_answered_call(message)
@@ -334,11 +340,6 @@ def _build_edited_view(message: JsonObject) -> EntryView:
     return replace(view, facts=("as edited", *view.facts))
 
 
-def _sum_usage(body: Body) -> tuple[float, float]:
-    sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
-    return sum(one.tokens for one in sums), round(sum(one.cost for one in sums), 10)
-
-
 # The summary at the top
 
 
@@ -381,10 +382,9 @@ class PageSummary(Struct, frozen=True, kw_only=True):
     redacted: bool
 
 
-def build_summary(whole: Snapshot) -> PageSummary:
-    """Build the summary of a session."""
+def build_summary(whole: Snapshot, facts: FactsById) -> PageSummary:
+    """Build the summary of a session. The facts of each entry are added to `facts`."""
     tree = whole.tree
-    facts: FactsById = {}
     paths = PathStats(tree, facts)
     all = compute_stats("", None, map(tree.peek, tree.iter_ids()), facts)
     faults = [problem.message for problem in whole.problems if problem.severity == "fault"]
@@ -472,7 +472,10 @@ def render_page_template(**values: Any) -> Iterator[str]:
 
 def embed_json(value: Any) -> str:
     """Return JSON that cannot end a script element or start a comment in it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text = msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # a lone surrogate
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 

@@ -24,8 +24,8 @@ _ITEM = {
 _FENCE = re.compile(r"```([A-Za-z0-9]*)")
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _BOLD = re.compile(r"(?<![^\s(])\*\*([^\W_](?:[^*]*[^\W_])?)\*\*(?![\w*])")
-_PLAIN = re.compile(r"(?:[^\\`*_<&~|]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*")
-"""Text without markup. An underscore inside a word is not markup."""
+_MARKUP = re.compile(r"[\\`*_<&~|](?<![A-Za-z0-9]_(?=[A-Za-z0-9]))")
+"""A character that can be markup. An underscore inside a word is not."""
 
 
 BREAK = "<br>\n"
@@ -37,7 +37,7 @@ class _NotSimple(Exception):
 
 def render_simple_markdown(text: str, highlight: Callable[[str, str], str]) -> str | None:
     """Return the HTML of a text, or `None` if it needs the full renderer. `highlight` renders code in a language."""
-    if _UNUSUAL.search(text):
+    if not text.replace("\n", "").isprintable() and _UNUSUAL.search(text):
         return None
     try:
         return "".join(_render_blocks(text.split("\n"), highlight))
@@ -54,11 +54,11 @@ def _render_blocks(lines: list[str], highlight: Callable[[str, str], str]) -> It
         elif (kind := _find_list(line)) is not None:
             html, at = _render_list(lines, at, kind)
             yield html
-        elif (heading := _HEADING.fullmatch(line)) is not None:
+        elif line[0] == "#" and (heading := _HEADING.fullmatch(line)) is not None:
             level = len(heading[1])
             yield f"<h{level}>{_render_inline(heading[2])}</h{level}>\n"
             at += 1
-        elif (fence := _FENCE.fullmatch(line)) is not None:
+        elif line[0] == "`" and (fence := _FENCE.fullmatch(line)) is not None:
             html, at = _render_fence(lines, at, fence[1], highlight)
             yield html
         else:
@@ -67,7 +67,7 @@ def _render_blocks(lines: list[str], highlight: Callable[[str, str], str]) -> It
                 at += 1
             if at == start or (at < end and lines[at].strip(" ") and not _ends_paragraph(lines[at])):
                 raise _NotSimple
-            yield f"<p>{BREAK.join(_render_inline(line.strip(' ')) for line in lines[start:at])}</p>\n"
+            yield f"<p>{_render_paragraph([line.strip(' ') for line in lines[start:at]])}</p>\n"
 
 
 def _render_list(lines: list[str], at: int, kind: str) -> tuple[str, int]:
@@ -105,14 +105,23 @@ def _render_fence(lines: list[str], at: int, language: str, highlight: Callable[
     return f"<pre><code>{html}</code></pre>\n", close + 1
 
 
+def _render_paragraph(lines: list[str]) -> str:
+    """Return the HTML of lines. Only in the last one can a backtick stand alone: otherwise its code may go on."""
+    last = len(lines) - 1
+    return BREAK.join(_render_inline(line, is_last=number == last) for number, line in enumerate(lines))
+
+
 def _is_text(line: str) -> bool:
     """Return whether a line is text of a paragraph, whatever is before it."""
+    if line[:1].isalpha():
+        return True
     words = line.lstrip(" ")
     return bool(words) and len(line) - len(words) < 4 and _BEGIN.match(words) is not None
 
 
 def _find_list(line: str) -> str | None:
-    return next((kind for kind, item in _ITEM.items() if item.fullmatch(line)), None)
+    kind = "ul" if line[:1] == "-" else "ol" if line[:1].isdigit() else None
+    return kind if kind is not None and _ITEM[kind].fullmatch(line) else None
 
 
 def _ends_paragraph(line: str) -> bool:
@@ -122,11 +131,20 @@ def _ends_paragraph(line: str) -> bool:
     )
 
 
-def _render_inline(line: str) -> str:
+def _render_inline(line: str, is_last: bool = True) -> str:
     if line.strip() != line:
         raise _NotSimple
+    if "`" not in line:
+        return _render_words(line)
     parts = _CODE.split(line)
-    for at in range(0, len(parts), 2):
+    if is_last and parts[-1].count("`") == 1 and "``" not in line:
+        before, after = parts[-1].split("`")
+        if before[-1:] == "*" or after[:1] == "*":
+            raise _NotSimple
+        parts[-1] = f"{_render_words(before)}`{_render_words(after)}"
+    else:
+        parts[-1] = _render_words(parts[-1])
+    for at in range(0, len(parts) - 1, 2):
         parts[at] = _render_words(parts[at])
     for at in range(1, len(parts), 2):
         parts[at] = f"<code>{_escape(_trim_code(parts[at]))}</code>"
@@ -134,11 +152,11 @@ def _render_inline(line: str) -> str:
 
 
 def _render_words(text: str) -> str:
-    if "](" in text or "]:" in text:
+    if "]" in text and ("](" in text or "]:" in text):
         raise _NotSimple
     pieces = _BOLD.split(text) if "**" in text else [text]
     for at, piece in enumerate(pieces):
-        if not _PLAIN.fullmatch(piece):
+        if _MARKUP.search(piece):
             raise _NotSimple
         words = piece.replace(">", "&gt;")
         pieces[at] = f"<strong>{words}</strong>" if at % 2 else words
