@@ -36,7 +36,8 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for page in PAGES:
         text = build_module(page)
         if text is not None:
-            (folder / f"{page.stem.lower().replace('-', '_')}.py").write_text(text)
+            name = "_".join(page.relative_to(ROOT).with_suffix("").parts)
+            (folder / f"{name.lower().replace('-', '_')}.py").write_text(text)
     return folder
 
 
