@@ -69,6 +69,37 @@ async def test_tree_with_files_goes_back_and_undo_with_files_comes_back(session:
     assert (folder / "a").read_text() == "2\n"
 
 
+async def test_undo_with_files_brings_back_the_files_from_before_although_the_conversation_moved_alone_first(
+    session: Session, folder: Path
+) -> None:
+    controller = await start(session)
+    second = await find_second(controller)
+    first = next(entry.id for entry in session.tree if entry.text == "first")
+    await controller.submit(f"/tree {second}")
+    await controller.submit(f"/tree {first} --files")
+    assert list(folder.iterdir()) == []
+
+    await controller.submit("/undo --files")
+
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "2\n", "b": "2\n"}
+
+
+async def test_undo_with_files_leaves_a_restore_alone_that_belongs_to_an_earlier_move(
+    session: Session, folder: Path
+) -> None:
+    controller = await start(session)
+    second = await find_second(controller)
+    last, (*_, result) = session.heads.leaf, [entry.id for entry in session.tree if entry.role == "toolResult"]
+    await controller.submit(f"/tree {second} --files")
+    await controller.submit(f"/tree {result} --files")
+    await controller.submit(f"/tree {last}")
+
+    await controller.submit("/undo --files")
+
+    assert session.heads.leaf == result
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "2\n", "b": "2\n"}
+
+
 async def test_moves_without_the_option_leave_the_files(session: Session, folder: Path) -> None:
     controller = await start(session)
 

@@ -45,6 +45,8 @@ class FilesRecord(Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...] = ()
     moved_from: EntryId | None = None
     """For a restore: the place that the files belonged to before."""
+    leaf: EntryId | None = None
+    """For a restore: the head of the branch before the move. The files may have belonged to another place."""
     undoes: EntryId | None = None
     """For a restore: the record of the restore that it reverts."""
     is_interrupted: bool = False
@@ -63,6 +65,7 @@ def build_record(
     is_interrupted: bool = False,
     left_out: Sequence[LeftOut] = (),
     moved_from: EntryId | None = None,
+    leaf: EntryId | None = None,
     undoes: EntryId | None = None,
 ) -> Custom:
     """Return the annotation for a snapshot."""
@@ -79,6 +82,8 @@ def build_record(
             data["leftOutCount"] = len(left_out)
     if moved_from is not None:
         data["from"] = moved_from
+    if leaf is not None:
+        data["leaf"] = leaf
     if undoes is not None:
         data["undoes"] = undoes
     return Custom(custom_type=FILES_RECORD, data=data)
@@ -159,9 +164,14 @@ class FilesLog:
             if record.kind == "call" and record.branch == branch:
                 return None
             if record.kind == "restore" and record.undoes is None and record.id not in reverted:
-                is_match = self._is_below(left, record.place) and self._is_below(back_at, record.moved_from)
+                is_match = self._is_below(left, record.place) and self._is_same_place(back_at, record.leaf)
                 return record if is_match else None
         return None
+
+    def _is_same_place(self, one: EntryId | None, other: EntryId | None) -> bool:
+        if one is None or other is None or other not in self._tree:
+            return one == other
+        return self._tree.skip_annotations(one) == self._tree.skip_annotations(other)
 
     def list_steps(self, start: EntryId | None, end: EntryId | None) -> tuple[list[FilesRecord], list[FilesRecord]]:
         """Return the changes of the agent on the way between two places.
@@ -233,6 +243,7 @@ def parse_record(entry: Entry, tree: Tree) -> FilesRecord | None:
         deleted=_parse_count(data.get("deleted")),
         left_out=tuple(map(_parse_left_out, filter(is_object, left_out))) if is_list(left_out) else (),
         moved_from=_parse_id(data.get("from")),
+        leaf=_parse_id(data.get("leaf")),
         undoes=_parse_id(data.get("undoes")),
         is_interrupted=data.get("interrupted") is True,
     )

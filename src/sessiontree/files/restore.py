@@ -90,6 +90,7 @@ class InterruptedRestore(Struct, frozen=True, kw_only=True):
     place: EntryId | None
     changes: tuple[PathRestore, ...]
     token: str
+    leaf: EntryId | None = None
     kind: RecordKind = "restore"
 
 
@@ -159,6 +160,7 @@ def _restore(
             place=plan.place,
             changes=plan.changes,
             token=token_hex(6),
+            leaf=plan.leaf,
             kind=kind,
         )
         with _write_journal(interrupted):
@@ -237,6 +239,7 @@ def _record(
         changes=store.diff(done.before, after),
         left_out=left_out,
         moved_from=done.start,
+        leaf=done.leaf,
         undoes=undoes,
     )
     write_record(record, done.place)
@@ -337,7 +340,7 @@ def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
     wire = {
         **{
             name: getattr(interrupted, name)
-            for name in ("folder", "session", "branch", "before", "start", "place", "token", "kind")
+            for name in ("folder", "session", "branch", "before", "start", "place", "token", "leaf", "kind")
         },
         "changes": [[change.path, change.current, change.target] for change in interrupted.changes],
     }

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.number_text import pluralize
@@ -78,6 +78,8 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
     """Why the files of the place are not known; then nothing can be restored."""
     others: tuple[str, ...] = ()
     """Other sessions and branches that work in the folder."""
+    leaf: EntryId | None = None
+    """The head of the branch when the plan was made."""
     undoes: EntryId | None = None
     """The record of the restore that this plan reverts."""
 
@@ -111,15 +113,10 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
         taken = [
             PathRestore(path=path, current=by_path[path].current, target=by_path[path].target) for path in set(paths)
         ]
-        return RestorePlan(
-            folder=self.folder,
-            start=self.start,
-            place=self.place,
+        return structs.replace(
+            self,
             changes=tuple(sorted([*self.changes, *taken], key=lambda change: change.path)),
             conflicts=tuple(conflict for conflict in self.conflicts if conflict.path not in paths),
-            missing=self.missing,
-            others=self.others,
-            undoes=self.undoes,
         )
 
 

@@ -86,7 +86,7 @@ class FileMover:
         start = log.find_position(self.branch.name, self.branch.leaf, in_private_folder=is_private)
         if store is None or not os.path.isdir(store.folder):
             return self._build_missing_plan(start, place)
-        return self._name_others(plan_restore(store, log, start, place))
+        return self._complete_plan(plan_restore(store, log, start, place))
 
     def plan_switch(self, place: Place) -> RestorePlan:
         """Plan the files of a switch to a branch, or of a move to exactly a place."""
@@ -104,7 +104,7 @@ class FileMover:
         restored = self.log.find_restore(self.branch.name, old_leaf, new_leaf)
         if store is None or restored is None or not os.path.isdir(store.folder):
             return self.plan(new_leaf)
-        return self._name_others(plan_undo(store, restored))
+        return self._complete_plan(plan_undo(store, restored))
 
     def _build_missing_plan(self, start: EntryId | None, place: EntryId | None) -> RestorePlan:
         if self.store is not None:
@@ -115,8 +115,8 @@ class FileMover:
         why = "the snapshots of this session are not on this machine"
         return RestorePlan(folder="", start=start, place=place, missing=why)
 
-    def _name_others(self, plan: RestorePlan) -> RestorePlan:
-        """Add the other sessions and branches that changed files since the last snapshot of this branch."""
+    def _complete_plan(self, plan: RestorePlan) -> RestorePlan:
+        """Add the head, and the other sessions and branches that changed files since the last snapshot of this one."""
         store = self.store
         assert store is not None
         own_session, own_branch = hash_name(self.session.id), hash_name(self.branch.name)
@@ -132,7 +132,7 @@ class FileMover:
             else:
                 info = next(store.read_commits("-1", tip.commit))
                 others.append(f"session {info.session}")
-        return structs.replace(plan, others=tuple(dict.fromkeys(others))[:MAX_OTHERS])
+        return structs.replace(plan, others=tuple(dict.fromkeys(others))[:MAX_OTHERS], leaf=self.branch.leaf)
 
     def restore(self, plan: RestorePlan) -> RestoreOutcome:
         """Carry out a plan. Raises `SnapshotError`. Unknown files are reported in the outcome."""
