@@ -74,6 +74,34 @@ def test_navigate_previews_restores_and_undoes_files(cli: Run, here: Path, talk:
     assert (here / "notes").exists()
 
 
+def test_a_preview_shows_the_changes_as_a_diff_on_request(cli: Run, fails: Run, here: Path, talk: Path) -> None:
+    place = get_prompt(talk, "Make it longer")
+
+    for command in (["navigate", str(talk), place], ["pop", str(talk), place], ["switch", str(talk), place]):
+        out = cli(*command, "--files", "--dry-run", "--diff").splitlines()
+        assert "  change poem" in out
+        assert out[-4:] == ["@@ -1,3 +1,2 @@", " one", " two", "-three"]
+    found = json.loads(cli("pop", str(talk), "--files-only", "--dry-run", "--diff", "--json"))
+    assert found["files"]["diff"].endswith("\n-three\n")
+    assert (here / "poem").read_text() == "one\ntwo\nthree\n"
+    assert "--diff requires --dry-run" in fails("undo", str(talk), "--files", "--diff", code=2)
+    assert "--diff requires --dry-run" in fails("navigate", str(talk), place, "--dry-run", "--diff", code=2)
+
+
+def test_pop_previews_where_it_leads(cli: Run, talk: Path) -> None:
+    out = cli("pop", str(talk), "--dry-run")
+
+    assert "Make it longer" in out
+    with st.open(talk, read_only=True) as session:
+        assert session.heads.moves == []
+
+
+def test_the_tree_shows_how_many_files_a_call_changed(cli: Run, talk: Path) -> None:
+    rows = [row for row in cli("tree", str(talk)).splitlines() if "file" in row]
+
+    assert [row.partition("] ")[2] for row in rows] == ["· 1 file", "· 2 files"]
+
+
 def test_the_default_moves_only_the_conversation(cli: Run, here: Path, talk: Path) -> None:
     cli("navigate", str(talk), get_prompt(talk, "Make it longer"))
 

@@ -29,6 +29,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.edit import encode_plan, print_plan
 from sessiontree.cli.file_options import (
     choose_files,
+    diff_option,
     encode_restored,
     files_options,
     plan_files,
@@ -129,6 +130,7 @@ def _run_operation(
 @click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
 @place_option("--from", "start", help="With --dry-run: start from this place instead of the head.")
 @files_options
+@diff_option
 @click.option("--summarize", is_flag=True, help="Write a summary of the branch you leave at the new place.")
 @summary_options
 @extension_option
@@ -141,6 +143,7 @@ def navigate(
     files: bool,
     files_only: bool,
     take: tuple[str, ...],
+    diff: bool,
     summarize: bool,
     extensions: tuple[str, ...],
     as_json: bool,
@@ -152,7 +155,7 @@ def navigate(
     and send again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back. With --files, the
     changes that the agent made to files are reverted or applied too; add --dry-run to see them first.
     """
-    choice = choose_files(files, files_only, take)
+    choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff, shows_plan=True)
     if start is not None and not dry_run:
         raise click.UsageError("--from requires --dry-run")
     _check_exclusive(focus=options["focus"], instructions=options["instructions"], summary=options["summary"])
@@ -161,9 +164,7 @@ def navigate(
             raise click.UsageError(f"--{option} requires --summarize")
     if dry_run:
         opened = open_session(session, read_only=True)
-        plan = opened.plan_navigate(place, start=start or "HEAD")
-        file_plan = None if choice == "conversation" else plan_files(opened.head, plan.new_leaf, take)
-        print_plan(opened.tree, plan, as_json=as_json, files=file_plan)
+        _print_preview(opened, place, choice, take, start=start or "HEAD", diff=diff, as_json=as_json)
         return
     with open_session(session) as opened:
         _run_navigate(
@@ -178,11 +179,29 @@ def navigate(
         )
 
 
+def _print_preview(
+    session: Session,
+    place: Place,
+    choice: FilesChoice,
+    take: Sequence[str],
+    *,
+    diff: bool,
+    as_json: bool,
+    start: Place = "HEAD",
+) -> None:
+    """Show where a move leads, and what it does to files."""
+    plan = session.plan_navigate(place, start=start)
+    files = None if choice == "conversation" else plan_files(session.head, plan.new_leaf, take)
+    print_plan(session.tree, plan, as_json=as_json, files=files, with_diff=diff)
+
+
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')
 @session_argument
 @place_argument("place", metavar="[PLACE]", required=False)
 @click.option("--no-summary", is_flag=True, help="Write no summary of the branch you leave.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
 @files_options
+@diff_option
 @summary_options
 @extension_option
 @json_option
@@ -190,9 +209,11 @@ def pop(
     session: str,
     place: str | None,
     no_summary: bool,
+    dry_run: bool,
     files: bool,
     files_only: bool,
     take: tuple[str, ...],
+    diff: bool,
     extensions: tuple[str, ...],
     as_json: bool,
     **options: str | None,
@@ -205,8 +226,12 @@ def pop(
 
     given = {option: options[option] for option in ("focus", "instructions", "summary")}
     _check_exclusive(**given, **{"no-summary": no_summary})
-    with open_session(session) as opened:
+    choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff, shows_plan=True)
+    with open_session(session, read_only=dry_run) as opened:
         target = find_previous_prompt(opened.head) if place is None else place
+        if dry_run:
+            _print_preview(opened, target, choice, take, diff=diff, as_json=as_json)
+            return
         _run_navigate(
             opened,
             target,
@@ -214,7 +239,7 @@ def pop(
             options=options,
             extensions=extensions,
             as_json=as_json,
-            files=choose_files(files, files_only, take),
+            files=choice,
             take=take,
         )
 

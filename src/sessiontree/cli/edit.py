@@ -23,6 +23,7 @@ from sessiontree.cli.app import (
 )
 from sessiontree.cli.file_options import (
     choose_files,
+    diff_option,
     dry_run_option,
     encode_restore_plan,
     encode_restored,
@@ -309,6 +310,7 @@ def branch(
 @place_argument("place", metavar="NAME|PLACE")
 @files_options
 @dry_run_option
+@diff_option
 @json_option
 def switch(
     session: str,
@@ -317,6 +319,7 @@ def switch(
     files_only: bool,
     take: tuple[str, ...],
     dry_run: bool,
+    diff: bool,
     as_json: bool,
 ) -> None:
     """Switch to another branch.
@@ -324,12 +327,15 @@ def switch(
     If the place is not a branch, the current branch moves exactly there, even to a user message. With --files, the
     changes that the agent made to files are reverted or applied too; add --dry-run to see them first.
     """
-    choice = choose_files(files, files_only, take, dry_run=dry_run)
+    choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff)
     with edit_session(session) as opened:
         mover = None if choice == "conversation" else find_files(opened.head)
         plan = None if mover is None else mover.plan_switch(place).take(take)
         if dry_run and plan is not None:
-            echo_json({"files": encode_restore_plan(plan)}) if as_json else print_restore_plan(plan)
+            if as_json:
+                echo_json({"files": encode_restore_plan(plan, with_diff=diff)})
+            else:
+                print_restore_plan(plan, with_diff=diff)
             return
         if choice != "files":
             opened.switch(place)
@@ -343,13 +349,16 @@ def switch(
 @session_argument
 @files_options
 @dry_run_option
+@diff_option
 @json_option
-def undo(session: str, files: bool, files_only: bool, take: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
+def undo(
+    session: str, files: bool, files_only: bool, take: tuple[str, ...], dry_run: bool, diff: bool, as_json: bool
+) -> None:
     """Undo the last navigation, switch, merge or promotion. Repeat to go further back.
 
     With --files, the files from before the move come back too; add --dry-run to see them first.
     """
-    choice = choose_files(files, files_only, take, dry_run=dry_run)
+    choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff)
     with edit_session(session) as opened:
         before, plan = opened.heads.current, opened.plan_undo()
         mover = None if choice == "conversation" else find_files(opened.head)
@@ -368,7 +377,7 @@ def undo(session: str, files: bool, files_only: bool, take: tuple[str, ...], dry
             echo("undid", escape_line(plan.undo_description or ""))
         on = None if opened.heads.current == before else opened.heads.current
         shown = file_plan if dry_run else None
-        print_plan(opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored)
+        print_plan(opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored, with_diff=diff)
 
 
 def encode_plan(plan: NavigatePlan) -> JsonObject:
@@ -390,10 +399,11 @@ def print_plan(
     on: str | None = None,
     files: RestorePlan | None = None,
     restored: RestoreOutcome | None = None,
+    with_diff: bool = False,
 ) -> None:
     """Print the result of a move, and what it does to files. `on` is the current branch, if it has changed."""
     if as_json:
-        shown = {} if files is None else {"files": encode_restore_plan(files)}
+        shown = {} if files is None else {"files": encode_restore_plan(files, with_diff=with_diff)}
         shown |= {} if restored is None else {"files": encode_restored(restored)}
         echo_json({**encode_plan(plan), **shown})
         return
@@ -405,7 +415,7 @@ def print_plan(
     if plan.editor_text is not None:
         click.echo(escape_lines(plan.editor_text))
     if files is not None:
-        print_restore_plan(files)
+        print_restore_plan(files, with_diff=with_diff)
     if restored is not None:
         print_restored(restored)
 

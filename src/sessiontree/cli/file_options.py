@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree.cli.app import F
-from sessiontree.cli.output import dim, escape_line
+from sessiontree.cli.output import dim, escape_line, escape_lines
 from sessiontree.config import load_config
 from sessiontree.core.entries import EntryId, JsonObject
 
@@ -30,6 +30,7 @@ _take_option = click.option(
     "--take", metavar="PATH", multiple=True, help="Restore this file although it is a conflict; repeatable."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show which files would change, and change nothing.")
+diff_option = click.option("--diff", is_flag=True, help="With --dry-run: show the changes of the files as a diff.")
 
 
 def files_options(function: F) -> F:
@@ -38,13 +39,17 @@ def files_options(function: F) -> F:
     return function
 
 
-def choose_files(files: bool, files_only: bool, take: Sequence[str], *, dry_run: bool = False) -> FilesChoice:
+def choose_files(
+    files: bool, files_only: bool, take: Sequence[str], *, dry_run: bool, diff: bool, shows_plan: bool = False
+) -> FilesChoice:
     """Return what a move changes. Raises `UsageError` for options that do not fit together.
 
-    `dry_run` is for a preview of files alone.
+    `shows_plan` is true for commands that preview the move of the conversation as well.
     """
-    if dry_run and not (files or files_only):
+    if dry_run and not (files or files_only or shows_plan):
         raise click.UsageError("--dry-run requires --files or --files-only")
+    if diff and not (dry_run and (files or files_only)):
+        raise click.UsageError("--diff requires --dry-run, with --files or --files-only")
     if files and files_only:
         raise click.UsageError("--files and --files-only are mutually exclusive")
     if take and not (files or files_only):
@@ -64,7 +69,7 @@ def plan_files(branch: Branch, place: EntryId | None, take: Sequence[str]) -> Re
     return find_files(branch).plan(place).take(take)
 
 
-def print_restore_plan(plan: RestorePlan) -> None:
+def print_restore_plan(plan: RestorePlan, *, with_diff: bool) -> None:
     """Print the preview of a restore."""
     click.echo(escape_line(plan.summary))
     for change in plan.changes[:MAX_SHOWN]:
@@ -74,6 +79,14 @@ def print_restore_plan(plan: RestorePlan) -> None:
     _print_conflicts(plan.conflicts)
     if plan.others:
         click.echo(dim(f"also at work in this folder: {escape_line(', '.join(plan.others))}"))
+    if with_diff:
+        click.echo(escape_lines(_read_diff(plan)), nl=False)
+
+
+def _read_diff(plan: RestorePlan) -> str:
+    from sessiontree.files.file_history import read_restore_diff
+
+    return "" if plan.is_empty else read_restore_diff(plan)
 
 
 def print_restored(outcome: RestoreOutcome, *, err: bool = False) -> None:
@@ -88,13 +101,14 @@ def _print_conflicts(conflicts: Sequence[PathConflict]) -> None:
         click.echo(f"  keep   {escape_line(conflict.path)} {dim(f'({conflict.reason})')}")
 
 
-def encode_restore_plan(plan: RestorePlan) -> JsonObject:
+def encode_restore_plan(plan: RestorePlan, *, with_diff: bool) -> JsonObject:
     return {
         "folder": plan.folder,
         "changes": [{"path": change.path, "action": change.action} for change in plan.changes],
         "conflicts": _encode_conflicts(plan.conflicts),
         "missing": plan.missing,
         "others": list(plan.others),
+        **({"diff": _read_diff(plan)} if with_diff else {}),
     }
 
 

@@ -164,7 +164,8 @@ def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId
         dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
         dim(f"from {escape_line(session.header.origin_name)}") if session.header.origin_name else "",
     )
-    count = echo_lines(_format_row(row, session.tree) for row in islice(rows, limit))
+    changed = _count_changed_files(session)
+    count = echo_lines(_format_row(row, session.tree, changed.get(row.id, 0)) for row in islice(rows, limit))
     if limit is not None and next(rows, None) is not None:
         echo(dim(f"(more rows follow; {pluralize(count, 'row')} shown)"))
     if drawing.is_deep:
@@ -177,8 +178,8 @@ def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId
     _warn_problems(session, _list_problems(session, scan, limit))
 
 
-def _format_row(row: DrawnRow, tree: Tree) -> str:
-    """Return a row of the tree as a line."""
+def _format_row(row: DrawnRow, tree: Tree, changed: int) -> str:
+    """Return a row of the tree as a line. `changed` is the number of files that the tool call changed."""
     label = tree.label(row.id)
     hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
     return join_parts(
@@ -187,6 +188,7 @@ def _format_row(row: DrawnRow, tree: Tree) -> str:
         + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
         + escape_line(row.text),
         "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
+        dim(f"· {pluralize(changed, 'file')}") if changed else "",
         colorize("← active", "green") if row.active else "",
         dim(hidden) if hidden else "",
     )
