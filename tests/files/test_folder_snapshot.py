@@ -195,6 +195,18 @@ def test_a_submodule_is_left_out(folder: Path, tmp_path: Path) -> None:
     assert [item.path for item in state.left_out] == ["lib/"]
 
 
+def test_a_pipe_next_to_a_deleted_file_is_named(workspace: Workspace) -> None:
+    workspace.write("sub/file", "a")
+    workspace.write("sub/other", "a")
+    workspace.take()
+    os.mkfifo(workspace.folder / "sub" / "pipe")
+    os.unlink(workspace.folder / "sub" / "file")
+
+    state = workspace.take()
+
+    assert [(item.path, item.reason) for item in state.left_out] == [("sub/pipe", "not a regular file")]
+
+
 def test_pipes_and_sockets_do_not_block_and_leave_the_snapshot(workspace: Workspace) -> None:
     workspace.write("pipe", "a file first")
     workspace.write("a", "a")

@@ -375,7 +375,7 @@ class _Selection:
     def leave_out_special_files(self) -> None:
         """Name the pipes, sockets and devices in the folders of these files. git does not list them."""
         found: set[bytes] = set()
-        for parent in {b"", *(path.rpartition(b"/")[0] for path in self.wanted)}:
+        for parent in {b"", *(path.rpartition(b"/")[0] for path in (*self.wanted, *self.removed))}:
             with suppress(OSError), os.scandir(os.path.join(self._folder, parent)) as entries:
                 for entry in entries:
                     is_usual = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
