@@ -5,13 +5,21 @@
 
 A turn loads the conversation, asks a model that answers at once, and stores the result. Both stores take every turn one
 after the other, so other load on the machine affects them equally. The ratio is the median of the ratios of all turns.
+
+The turns of the Claude Agent SDK are those of the real command that it brings, in a network namespace with a model on
+the loopback interface. `bench/adapter_stores.py` measures sizes, and what a batch costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import os
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -96,10 +104,33 @@ def prepare_openai_agents(folder: Path) -> tuple[Turn, Turn]:
     return build_turn(SQLiteSession("s", folder / "sessions.db")), build_turn(TreeSession("s", folder))
 
 
+def prepare_langgraph(folder: Path) -> tuple[Turn, Turn]:
+    import sqlite3
+
+    from langchain_core.messages import HumanMessage
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from adapter_stores import build_graph
+    from sessiontree.adapters.langgraph import TreeSaver
+
+    def build_turn(saver: Any) -> Turn:
+        graph, config = build_graph(saver), {"configurable": {"thread_id": "thread"}}
+
+        async def take_turn(number: int) -> None:
+            graph.invoke({"messages": [HumanMessage(f"Question {number}. " * 20)]}, config)
+
+        return take_turn
+
+    database = sqlite3.connect(folder / "checkpoints.db", check_same_thread=False)
+    return build_turn(SqliteSaver(database)), build_turn(TreeSaver(folder))
+
+
 ROWS = [
     AdapterRow("pydantic-ai", "InMemoryConversationStore", prepare_pydantic_ai),
     AdapterRow("OpenAI Agents SDK", "SQLiteSession", prepare_openai_agents),
+    AdapterRow("LangGraph", "SqliteSaver", prepare_langgraph),
 ]
+CLAUDE_TURNS = 8
 
 
 async def measure(row: AdapterRow, turns: int) -> tuple[float, float, float]:
@@ -116,15 +147,48 @@ async def measure(row: AdapterRow, turns: int) -> tuple[float, float, float]:
         return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios[1:])
 
 
+def measure_claude(turns: int) -> tuple[float, float, float]:
+    """Return what `measure` returns, for turns of the real command that the Claude Agent SDK brings."""
+    peers = Path(__file__).parents[1] / "tests" / "peers"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "project").mkdir()
+        env = {
+            "HOME": str(folder / "user"),
+            "PATH": os.environ["PATH"],
+            "SESSIONTREE_HOME": str(folder / "home"),
+            "ANTHROPIC_BASE_URL": "http://127.0.0.1:8799",
+            "ANTHROPIC_API_KEY": "none",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        }
+        argv = [sys.executable, str(peers / "claude_turns.py"), str(folder / "sessions"), str(turns)]
+        commands, log = folder / "commands.json", folder / "log.json"
+        commands.write_text(json.dumps([{"argv": argv, "cwd": str(folder / "project"), "env": env}]))
+        namespace = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net"]
+        server = [sys.executable, str(peers / "loopback_model.py"), str(log), str(commands)]
+        subprocess.run([*namespace, *server], check=True)
+        said = json.loads(log.read_text())[0]["said"]
+    seconds = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]["seconds"]
+    ratios = [ours / default for default, ours in zip(seconds["memory"], seconds["tree"], strict=True)]
+    return statistics.median(seconds["memory"]), statistics.median(seconds["tree"]), statistics.median(ratios[1:])
+
+
+def report(framework: str, store: str, default: float, ours: float, ratio: float) -> None:
+    figures = f"{store} {default * 1000:.1f} ms, ours {ours * 1000:.1f} ms, ratio {ratio:.2f}"
+    print(f"  {framework:20} {figures}{'' if ratio <= AIM else '  MISSED'}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=50)
     turns = parser.parse_known_args()[0].turns
     print(f"A turn with the adapters, after up to {turns} turns (aim: at most {AIM} times)")
     for row in ROWS:
-        default, ours, ratio = asyncio.run(measure(row, turns))
-        figures = f"{row.default} {default * 1000:.1f} ms, ours {ours * 1000:.1f} ms, ratio {ratio:.2f}"
-        print(f"  {row.framework:20} {figures}{'' if ratio <= AIM else '  MISSED'}")
+        report(row.framework, row.default, *asyncio.run(measure(row, turns)))
+    if shutil.which("unshare") is None:
+        print("  Claude Agent SDK     not measured: unshare was not found")
+    else:
+        report("Claude Agent SDK", "InMemorySessionStore", *measure_claude(min(turns, CLAUDE_TURNS)))
 
 
 if __name__ == "__main__":

@@ -569,6 +569,35 @@ async def test_messages_and_compactions_of_other_programs_are_items(folder: Path
     assert "all of it" in str(items[0])
 
 
+@pytest.mark.parametrize("kept", [0, 300, 8 << 20])
+async def test_items_are_equal_and_own_objects_however_many_are_kept(
+    kept: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.adapters.openai_agents.MAX_KEPT", kept)
+    session = TreeSession("s", folder)
+    items = [*ITEMS, user("a big number"), {**user("x"), "size": 10**30}, user("last")]
+    await session.add_items(items)
+
+    for _ in range(3):
+        found: list[Any] = await session.get_items()
+        assert found == items
+        assert await session.get_items(limit=3) == items[-3:]
+        for item in found:
+            item.clear()
+
+
+async def test_an_edited_message_is_read_as_it_is_now(folder: Path) -> None:
+    session = TreeSession("s", folder)
+    await session.add_items([user("a"), reply("b")])
+    assert await session.get_items() == [user("a"), reply("b")]
+    other = st.open(st.sessions(dir=folder)[0].file)
+    first = other.head.path()[-2]
+
+    other.append(st.ContextEdit(target=first.id, replacement={"content": "A"}))
+
+    assert "A" in str((await session.get_items())[0])
+
+
 async def test_nothing_is_created_before_the_first_item(folder: Path) -> None:
     session = TreeSession("s", folder)
     await session.get_items()

@@ -10,7 +10,11 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar, cast
+
+import orjson
 
 try:
     from agents import RunContextWrapper, SessionSettings, TResponseInputItem
@@ -43,6 +47,8 @@ T = TypeVar("T")
 EXTRA_KEY = "openaiAgents"
 """The field of a line for `items` that the stored message does not give back, `None` for one that it does."""
 STORED_ROLES = frozenset({"user", "assistant", "toolResult", "system"})
+MAX_KEPT = 8 << 20
+"""How many bytes of items a session keeps in memory, so that the next turn does not restore them again."""
 
 
 class SessionTurn(NamedTuple):
@@ -83,6 +89,7 @@ class TreeSession:
         self._model, self._provider = model, provider
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sessiontree-agents")
         self._is_closed = False
+        self._kept = _KeptItems()
         self._counted: dict[int, tuple[weakref.ref[Usage], list[int]]] = {}
         """What of the usage of each run is already stored."""
 
@@ -103,7 +110,7 @@ class TreeSession:
             if session is None:
                 return []
             with session.hold_lock():
-                return _read_items(session, self._get_head(session, branch), count)
+                return _read_items(session, self._get_head(session, branch), count, self._kept)
 
         return cast("list[TResponseInputItem]", await self._run(read))
 
@@ -273,8 +280,10 @@ class TreeSession:
         return None if parent is None else session.tree[parent]
 
     def _add_items_sync(self, items: list[Any], usage: Usage | None) -> None:
-        store_items(items, ())  # nothing is created if an item is malformed
-        session = self._sessions.open_or_create(self.session_id)
+        session = self._open()
+        if session is None:
+            store_items(items, ())  # nothing is created if an item is malformed
+            session = self._sessions.open_or_create(self.session_id)
         while True:
             head = self._get_head(session)
             stored = store_items(items, _find_calls(session, head))
@@ -323,24 +332,70 @@ class TreeSession:
             above = None if entry.parent is None else session.tree[entry.parent]
             try:
                 session.move(above, cast("list[Body | Item]", rest), branch=self._get_branch(session), expected=head)
-                return items[-1]
+                return deepcopy(items[-1])  # the entry may share it
             except (BranchMoved, Conflict):
                 session.refresh()
         return None
 
 
-def _read_items(session: Session, head: EntryId | None, limit: int | None) -> list[JsonObject]:
+class _ItemGroup(NamedTuple):
+    """The items of one message: as JSON without the brackets, or as they are if JSON cannot hold them."""
+
+    length: int
+    text: bytes | None
+    items: list[JsonObject]
+
+
+class _KeptItems:
+    """The items of messages that were read before, as JSON, so that every caller gets its own objects."""
+
+    def __init__(self) -> None:
+        self._texts: dict[EntryId, tuple[JsonObject, bytes, int]] = {}
+        self._size = 0
+
+    def read(self, entry: Entry, message: JsonObject) -> _ItemGroup:
+        """Return the items of a message of the context, which may be another one than that of its entry."""
+        kept = self._texts.get(entry.id)
+        if kept is not None and kept[0] is message:
+            return _ItemGroup(kept[2], kept[1], [])
+        items = _restore_message(entry, message)
+        text = _dump_items(items)
+        if text is None:
+            return _ItemGroup(len(items), None, deepcopy(items))
+        if len(text) <= MAX_KEPT:
+            self._size += len(text)
+            if self._size > MAX_KEPT:
+                self._texts, self._size = {}, len(text)
+            self._texts[entry.id] = message, text, len(items)
+        return _ItemGroup(len(items), text, [])
+
+
+def _dump_items(items: list[JsonObject]) -> bytes | None:
+    """Return items as JSON without the brackets, or `None` if reading it would not give equal items."""
+    try:
+        text = orjson.dumps(items)
+        return text[1:-1] if orjson.loads(text) == items else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _read_items(session: Session, head: EntryId | None, limit: int | None, kept: _KeptItems) -> list[JsonObject]:
     """Return the items of what the model sees at an entry. No limit and a negative one mean all of them."""
     wanted = None if limit is None or limit < 0 else limit
     context = build_shared_context(session.tree, head)
-    groups: list[list[JsonObject]] = []
+    groups: list[_ItemGroup] = []
     size = 0
     for source, message in zip(reversed(context.sources), reversed(context.messages), strict=True):
         if wanted is not None and size >= wanted:
             break
-        groups.append(_restore_message(session.tree[source], message))
-        size += len(groups[-1])
-    items = [item for group in reversed(groups) for item in group]
+        groups.append(kept.read(session.tree[source], message))
+        size += groups[-1].length
+    items: list[JsonObject] = []
+    for is_text, run in groupby(reversed(groups), lambda group: group.text is not None):
+        if is_text:
+            items += orjson.loads(b"[" + b",".join(group.text or b"" for group in run if group.length) + b"]")
+        else:
+            items += (item for group in run for item in group.items)
     return items if wanted is None else items[max(0, size - wanted) :]
 
 
