@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -39,7 +40,7 @@ def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form:
     assert measure_memory(8 * SMALL) < 2.5 * measure_memory(4 * SMALL)
 
 
-@pytest.mark.parametrize("form", ["html", "md", "json"])
+@pytest.mark.parametrize("form", ["html", "md", "json", "atif"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str) -> None:
     def count_work(count: int) -> int:
@@ -49,6 +50,21 @@ def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str)
     count_work(SMALL)
 
     assert count_work(8 * SMALL) < 2.5 * count_work(4 * SMALL)
+
+
+@pytest.mark.parametrize("form", ["atif", "inspect", "sft"])
+def test_a_message_with_four_times_the_calls_takes_four_times_as_long(form: str) -> None:
+    def measure_seconds(count: int) -> float:
+        lines = build_lines("calls", count)
+        start = time.process_time()
+        consume(stream_export(lines, form))
+        return time.process_time() - start
+
+    measure_seconds(100)
+    small = min(measure_seconds(2000) for _ in range(3))
+    large = min(measure_seconds(8000) for _ in range(2))
+
+    assert large < 8 * small  # 16 times if each result looks at all calls
 
 
 @pytest.mark.parametrize("shape", ["far_compactions", "compactions", "labels_in_a_row"])

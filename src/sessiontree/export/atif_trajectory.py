@@ -94,8 +94,9 @@ def _find_subagents(whole: Snapshot) -> dict[EntryId, list[tuple[str, EntryId, s
     """Return the branches of subagents, by the entry of the call that started them: name, leaf and call."""
     tree = whole.tree
     found: dict[EntryId, list[tuple[str, EntryId, str]]] = {}
+    starts: dict[EntryId, EntryId | None] = {}
     for leaf, names in whole.get_branch_names().items():
-        start = next((id for id in tree.walk_up_ids(leaf) if tree.peek(id).type == "reset_boundary"), None)
+        start = _find_start(tree, leaf, starts)
         point = None if start is None else tree.parent(start)
         caller = None if point is None else tree.parent(point)
         if point is None or caller is None or not isinstance(tree.peek(point).decode(), BranchPoint):
@@ -105,6 +106,22 @@ def _find_subagents(whole: Snapshot) -> dict[EntryId, list[tuple[str, EntryId, s
     return found
 
 
+def _find_start(tree: Tree, leaf: EntryId, known: dict[EntryId, EntryId | None]) -> EntryId | None:
+    """Return the last reset of the context on the path to `leaf`. `known` has the results for entries so far."""
+    passed: list[EntryId] = []
+    start: EntryId | None = None
+    for id in tree.walk_up_ids(leaf):
+        if id in known:
+            start = known[id]
+            break
+        passed.append(id)
+        if tree.peek(id).type == "reset_boundary":
+            start = id
+            break
+    known |= dict.fromkeys(passed, start)
+    return start
+
+
 def _find_only_call(tree: Tree, id: EntryId) -> str:
     calls = [call for spoken in read_transcript(tree, id)[-1:] for call in get_tool_calls(spoken.message)]
     return calls[0].id if len(calls) == 1 else ""
@@ -112,12 +129,15 @@ def _find_only_call(tree: Tree, id: EntryId) -> str:
 
 def _write_steps(spoken: Sequence[SpokenMessage]) -> list[JsonObject]:
     steps: list[JsonObject] = []
+    made: set[str] = set()
+    """The ids of the calls of the last step."""
     for each in spoken:
         call = get_answered_call(each.message)
         if call is not None and steps and steps[-1]["source"] == "agent":
-            _add_result(steps[-1], each, call)
+            _add_result(steps[-1], each, call if call in made else None)
         else:
             steps.append(_write_step(each, len(steps) + 1))
+            made = {written["tool_call_id"] for written in steps[-1].get("tool_calls", ())}
     return steps
 
 
@@ -166,10 +186,10 @@ def _add_answer(step: JsonObject, message: JsonObject) -> None:
         step["extra"]["error"] = coerce_string(message.get("errorMessage"))
 
 
-def _add_result(step: JsonObject, each: SpokenMessage, call: str) -> None:
-    known = {made["tool_call_id"] for made in step.get("tool_calls", ())}
+def _add_result(step: JsonObject, each: SpokenMessage, call: str | None) -> None:
+    """Add the result of `call`, or of an unknown call, to a step."""
     result: JsonObject = {"content": _write_content(each.message.get("content"))}
-    if call in known:
+    if call is not None:
         result["source_call_id"] = call
     if each.message.get("isError") is True:
         result["extra"] = {"is_error": True}

@@ -7,6 +7,7 @@ share as its `prompt`.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -50,22 +51,36 @@ def render_pairs(whole: Snapshot, rule: str | None = None, report: Report | None
     `InvalidOperation` if there is no pair.
     """
     choose = _build_rule(whole.tree, rule or DEFAULT_RULE)
-    pairs: list[JsonObject] = []
-    reasons: dict[str, int] = {}
-    for parting, groups in _find_partings(whole.tree, _list_leaves(whole)):
-        chosen, rejected, reason = choose(parting, groups)
-        found = [_build_pair(whole.tree, good, bad) for good in chosen for bad in rejected]
-        pairs += (pair for pair in found if pair is not None)
-        if reason or None in found:
-            reason = reason or "the branches part at a question or a tool result, not at an answer"
-            reasons[reason] = reasons.get(reason, 0) + 1
-    skipped = [f"{pluralize(count, 'parting')} without a pair: {reason}" for reason, count in reasons.items()]
-    if not pairs:
-        raise InvalidOperation("; ".join(["no pair of branches", *skipped]))
-    for line in skipped if report is not None else ():
-        assert report is not None
-        report(line)
-    return map(_dump, pairs)
+    skipped: dict[str, int] = {}
+    """The partings without a pair, by reason."""
+
+    def find_pairs() -> Iterator[JsonObject]:
+        for parting, groups in _find_partings(whole.tree, _list_leaves(whole)):
+            chosen, rejected, reason = choose(parting, groups)
+            for good in chosen:
+                for bad in rejected:
+                    pair = _build_pair(whole.tree, good, bad)
+                    if pair is None:
+                        reason = reason or "the branches part at a question or a tool result, not at an answer"
+                    else:
+                        yield pair
+            if reason:
+                skipped[reason] = skipped.get(reason, 0) + 1
+
+    def describe_skipped() -> list[str]:
+        return [f"{pluralize(count, 'parting')} without a pair: {reason}" for reason, count in skipped.items()]
+
+    def write(pairs: Iterable[JsonObject]) -> Iterator[str]:
+        yield from map(_dump, pairs)
+        for line in describe_skipped() if report is not None else ():
+            assert report is not None
+            report(line)
+
+    pairs = find_pairs()
+    first = next(pairs, None)
+    if first is None:
+        raise InvalidOperation("; ".join(["no pair of branches", *describe_skipped()]))
+    return write(itertools.chain([first], pairs))
 
 
 def _dump(value: JsonObject) -> str:
