@@ -13,7 +13,7 @@ from sessiontree.core.context import build_context
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label
 from sessiontree.core.messages import user
 from sessiontree.core.place_names import find_recent_leaves
-from sessiontree.errors import FormatError, SessionTreeError
+from sessiontree.errors import FormatError, NotFound, SessionTreeError
 from sessiontree.format import tail
 from sessiontree.format.codec import write_object
 from sessiontree.format.session_reader import SessionReader
@@ -90,6 +90,8 @@ def describe(session: Session) -> dict[str, Callable[..., Any]]:
         "abandoned": lambda a, b: [entry.id for entry in tree.find_abandoned(a, b)],
         "real": lambda a, b: tree.skip_annotations(a),
         "up": lambda a, b: session.resolve_place("HEAD~2"),
+        "last move": lambda a, b: session.resolve_place("HEAD@{1}"),
+        "earlier move": lambda a, b: session.resolve_place(f"HEAD@{{{len(a)}}}"),
         "place": lambda a, b: session.resolve_place(a),
         "label": lambda a, b: tree.label(a),
         "labels": lambda a, b: tree.labels,
@@ -206,6 +208,8 @@ class Writers:
                 return session.switch(branch).name
             case "navigate":
                 return session.navigate_sync(f"HEAD~{number % 5}").new_leaf
+            case "go back":
+                return session.navigate_sync(f"HEAD@{{{number % 3}}}").new_leaf
             case "move":
                 return [one.id for one in session.move(f"{branch}~", [user(text)])]
             case "undo":
@@ -226,7 +230,7 @@ class Writers:
 
 ACTIONS = [
     "append", "append", "append", "append elsewhere", "extend", "label", "rename", "branch", "switch", "navigate",
-    "move", "undo", "archive", "rename branch", "late", "refresh", "reopen",
+    "go back", "move", "undo", "archive", "rename branch", "late", "refresh", "reopen",
 ]  # fmt: skip
 
 
@@ -291,6 +295,21 @@ def test_as_many_entries_are_loaded_as_it_takes_to_know_that_there_are_more() ->
     assert session.tree.is_partial
     assert session.tree.has_more_than(20)
     assert not session.tree.has_more_than(1000)
+    assert not session.tree.is_partial
+
+
+def test_the_last_move_is_found_without_loading_the_session() -> None:
+    session = Session(store_of(build_start(None)))
+    left = session.heads.leaf
+    session.navigate_sync("HEAD~3")
+    session.append(user("elsewhere"))
+
+    assert session.resolve_place("HEAD@{1}") == left
+    assert session.tree.is_partial
+    assert answer(lambda: session.resolve_place("HEAD@{9}")) == (
+        NotFound,
+        "place 'HEAD@{9}' not found; 2 moves so far",
+    )
     assert not session.tree.is_partial
 
 

@@ -120,6 +120,12 @@ class Heads:
         self._require_log()
         return self._moves
 
+    def find_move(self, ago: int) -> Move | None:
+        """Return the move that is as many moves ago, 1 for the last one; `None` if there were fewer."""
+        if ago > len(self._moves):
+            self._require_log()
+        return self._moves[-ago] if ago <= len(self._moves) else None
+
     @property
     def info(self) -> dict[str, BranchOrigin]:
         """When and why branches were created."""

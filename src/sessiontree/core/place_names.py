@@ -88,9 +88,12 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     ago = re.fullmatch(_MOVES_AGO, place)
     if ago is not None:
         count = int(ago[1])
-        if count > len(heads.moves):
+        if count == 0:
+            return heads.leaf
+        move = heads.find_move(count)
+        if move is None:
             raise NotFound("place", place, f"{pluralize(len(heads.moves), 'move')} so far")
-        return heads.moves[-count].leaf if count else heads.leaf
+        return move.leaf
     branch = find_branch(place, tree, heads)
     if branch is not None:
         return heads.heads[branch]
