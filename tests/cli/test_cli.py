@@ -780,7 +780,7 @@ def test_an_ascii_terminal_causes_no_traceback(data, talk) -> None:
 
 
 def test_an_unexpected_exception_is_reported_on_one_line(monkeypatch, fails, talk) -> None:
-    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", lambda *_: 1 / 0)
+    monkeypatch.setattr("sessiontree.cli.tree.TreeDrawing", lambda *_: 1 / 0)
 
     assert "internal error, ZeroDivisionError" in fails("tree", "@")
     monkeypatch.setenv("SESSIONTREE_DEBUG", "1")
@@ -792,7 +792,7 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch, fails, talk) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", interrupt)
+    monkeypatch.setattr("sessiontree.cli.tree.TreeDrawing", interrupt)
 
     assert "stopped" in fails("tree", "@", code=130)
 
@@ -1050,7 +1050,7 @@ def test_other_errors_are_not_attributed_to_standard_output(monkeypatch, fails, 
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("sessiontree.cli.inspect.TreeDrawing", fail)
+    monkeypatch.setattr("sessiontree.cli.tree.TreeDrawing", fail)
 
     assert fails("tree", "@") == "sessiontree: Input/output error\n"
 

@@ -98,7 +98,8 @@ COMMAND_GROUPS = {
         "undo": "edit",
     },
     "Inspect": {
-        **dict.fromkeys(("tree", "log", "show", "context", "compare", "diff"), "inspect"),
+        "tree": "tree",
+        **dict.fromkeys(("log", "show", "context", "compare", "diff"), "inspect"),
         "doctor": "doctor",
     },
     "List and search": dict.fromkeys(("ls", "search"), "sessions"),

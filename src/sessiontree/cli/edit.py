@@ -35,7 +35,6 @@ from sessiontree.cli.file_options import (
     print_restored,
     remove_folders,
 )
-from sessiontree.cli.inspect import echo_branches
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
 from sessiontree.core.context import find_context_path, read_state
 from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message
@@ -284,6 +283,8 @@ def branch(
     Agents on a branch with a private folder work there. `merge` and `promote` bring its files back, and `--archive`
     removes the folder; its last files stay in a snapshot.
     """
+    from sessiontree.cli.inspect import echo_branches
+
     if rename is not None and archive is not None:
         raise click.UsageError("--rename and --archive are mutually exclusive")
     if private and (rename is not None or archive is not None):
@@ -327,6 +328,8 @@ def switch(
     If the place is not a branch, the current branch moves exactly there, even to a user message. With --files, the
     changes that the agent made to files are reverted or applied too; add --dry-run to see them first.
     """
+    from sessiontree.cli.inspect import echo_branches
+
     choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff)
     with edit_session(session) as opened:
         mover = None if choice == "conversation" else find_files(opened.head)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from sessiontree.cli.app import F
 from sessiontree.cli.output import dim, escape_line, escape_lines
-from sessiontree.config import load_config
-from sessiontree.core.entries import EntryId, JsonObject
+from sessiontree.core.entries import FILES_RECORD, Entry, EntryId, JsonObject
 
 if TYPE_CHECKING:
     from sessiontree.files.private_folder import PrivateFolder
@@ -57,8 +56,20 @@ def choose_files(
     return "files" if files_only else "both" if files else "conversation"
 
 
+def count_changed_files(session: Session) -> Mapping[EntryId, int]:
+    """Return how many files each entry changed, for the entries that changed any."""
+    tree = session.tree
+    records = [item for item in tree.items if isinstance(item, Entry) and item.custom_type == FILES_RECORD]
+    if not records:
+        return {}
+    from sessiontree.files.file_records import count_changed_files
+
+    return count_changed_files(records, tree)
+
+
 def find_files(branch: Branch) -> FileMover:
     """Return what restores the files of a branch."""
+    from sessiontree.config import load_config
     from sessiontree.ops.move_files import FileMover
 
     return FileMover.find(branch, load_config().files, os.getcwd())
@@ -144,6 +155,7 @@ def print_folder(session: Session, branch: str) -> None:
 
 def remove_folders(session: Session, branches: Iterable[str]) -> None:
     """Remove the private folders of archived branches."""
+    from sessiontree.config import load_config
     from sessiontree.ops.merge_files import remove_branch_folders
 
     _print_removed(remove_branch_folders(session, branches, load_config().files))

@@ -1,10 +1,9 @@
-"""Commands that show parts of a session: tree, log, show, context, branches, compare, diff."""
+"""Commands that show parts of a session: log, show, context, branches, compare, diff."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
@@ -12,31 +11,26 @@ import click
 from sessiontree.cli.app import (
     app,
     format_id,
-    is_terminal,
     json_option,
     open_session,
     place_argument,
     place_option,
     session_argument,
 )
+from sessiontree.cli.file_options import count_changed_files
 from sessiontree.cli.output import (
     bold,
     colorize,
     dim,
     echo,
     echo_json,
-    echo_json_parts,
-    echo_lines,
     echo_raw,
     escape_line,
     escape_lines,
-    join_parts,
     print_table,
-    shorten,
-    warn,
 )
 from sessiontree.core.context import Explanation, encode_explanation, explain
-from sessiontree.core.entries import EntryId, JsonObject, Problem
+from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.entry_text import (
     CallLookup,
     format_entry_row,
@@ -45,13 +39,7 @@ from sessiontree.core.entry_text import (
 )
 from sessiontree.core.messages import estimate_tokens, get_entry_role, get_role
 from sessiontree.core.number_text import format_dollars, pluralize
-from sessiontree.core.outline import DEEP_NOTE, FILTERS, format_hidden
 from sessiontree.core.place_names import find_recent_leaves
-from sessiontree.core.problems import ProblemScan, encode_problem
-from sessiontree.core.tree import Tree
-from sessiontree.core.tree_drawing import DrawnRow, TreeDrawing
-from sessiontree.core.tree_rows import find_window, stream_rows
-from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import encode_body
 from sessiontree.session import Session
 from sessiontree.slash_commands.formatting import format_local_time
@@ -60,138 +48,8 @@ if TYPE_CHECKING:
     from sessiontree.ops.compare_files import FilesComparison
 
 NO_ENTRIES = "(no entries)"
-WINDOW_ROWS = 40
-"""Rows that `tree --around` shows by default."""
 RECENT_ENTRIES = 1000
 """In a longer session, `branches` looks for leaves only among its last entries."""
-
-
-@app.command(
-    epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --around HEAD --limit 20"
-    "\n  sessiontree tree @ --filter labeled-only --json"
-)
-@session_argument
-@click.option("--filter", type=click.Choice(FILTERS), help="Entries to show. Default: default, or all with --json.")
-@click.option(
-    "--limit", type=click.IntRange(1), metavar="N", help=f"Show at most N rows. Default with --around: {WINDOW_ROWS}."
-)
-@place_option("--around", help="Show the rows around a place. Half of them are before it.")
-@click.option("--interactive", is_flag=True, help="Choose a place in the tree and navigate to it.")
-@json_option
-@click.pass_context
-def tree(
-    context: click.Context,
-    session: str,
-    filter: str | None,
-    limit: int | None,
-    around: str | None,
-    interactive: bool,
-    as_json: bool,
-) -> None:
-    """Draw the tree of a session.
-
-    Entries are indented only where branches fork. Bullets mark the active path.
-    """
-    if interactive:
-        _choose_and_navigate(context, session)
-        return
-    opened = open_session(session, read_only=True)
-    opened.tree.load()  # the drawing starts at the roots
-    filter = filter or ("all" if as_json else "default")
-    start = None
-    if around is not None:
-        limit = limit or WINDOW_ROWS
-        start = find_window(opened.tree, _find_leaf(opened), filter, opened.resolve_place(around), limit)
-    if as_json:
-        _echo_tree_json(opened, filter, limit, start)
-    else:
-        _print_tree(opened, filter, limit, start)
-
-
-def _choose_and_navigate(context: click.Context, name: str) -> None:
-    """Let the user choose a place in the terminal, then run `navigate`."""
-    if not is_terminal():
-        raise click.UsageError("--interactive needs a terminal")
-    try:
-        from sessiontree.tui.screens.tree_screen import choose_entry
-    except ModuleNotFoundError as error:
-        raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
-    from sessiontree.cli.branch_ops import navigate  # cycle: `tree --interactive` runs the navigate command
-    from sessiontree.config import load_config
-
-    with open_session(name) as session:
-        choice = choose_entry(session, load_config())
-    if choice is not None:
-        context.invoke(
-            navigate,
-            session=name,
-            place=choice.entry,
-            summarize=choice.summarize,
-            focus=choice.instructions,
-            summary=choice.summary,
-        )
-
-
-def _echo_tree_json(session: Session, filter: str, limit: int | None, start: EntryId | None) -> None:
-    tree = session.tree
-    scan = ProblemScan(tree)
-    rows = stream_rows(tree, _find_leaf(session), filter, scan, start)
-    echo_json_parts(
-        {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
-        "entries",
-        islice(rows, limit),
-        lambda: {"problems": [encode_problem(problem) for problem in _list_problems(session, scan, limit)]},
-    )
-
-
-def _list_problems(session: Session, scan: ProblemScan, limit: int | None) -> list[Problem]:
-    """Return the problems of a session; with a limit those that are known without reading more entries."""
-    # Entries that are shadowed by another one have no rows, so the scan does not have them.
-    return session.problems if limit is None and not scan.is_complete else session.list_problems(scan)
-
-
-def _find_leaf(session: Session) -> str | None:
-    """Return the current leaf, or `None` if it is missing from a damaged session."""
-    return session.heads.leaf if session.heads.leaf in session.tree else None
-
-
-def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId | None) -> None:
-    leaf, scan = _find_leaf(session), ProblemScan(session.tree)
-    drawing = TreeDrawing(session.tree, leaf, filter, session.heads, scan)
-    rows = drawing.iter_rows(start)
-    echo(
-        bold(escape_line(session.name or "unnamed")),
-        dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
-        dim(f"from {escape_line(session.header.origin_name)}") if session.header.origin_name else "",
-    )
-    changed = _count_changed_files(session)
-    count = echo_lines(_format_row(row, session.tree, changed.get(row.id, 0)) for row in islice(rows, limit))
-    if limit is not None and next(rows, None) is not None:
-        echo(dim(f"(more rows follow; {pluralize(count, 'row')} shown)"))
-    if drawing.is_deep:
-        echo(dim(DEEP_NOTE))
-    if not count:
-        hidden = session.tree.real_count
-        echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
-    elif session.heads.leaf is None:
-        echo(dim("(the head is at the root)"))
-    _warn_problems(session, _list_problems(session, scan, limit))
-
-
-def _format_row(row: DrawnRow, tree: Tree, changed: int) -> str:
-    """Return a row of the tree as a line. `changed` is the number of files that the tool call changed."""
-    label = tree.label(row.id)
-    hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
-    return join_parts(
-        (dim(row.prefix) if row.prefix else "")
-        + (colorize("• ", "green") if row.on_path else "")
-        + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
-        + escape_line(row.text),
-        "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
-        dim(f"· {pluralize(changed, 'file')}") if changed else "",
-        colorize("← active", "green") if row.active else "",
-        dim(hidden) if hidden else "",
-    )
 
 
 def _group_branch_names(session: Session) -> dict[str, list[str]]:
@@ -200,14 +58,6 @@ def _group_branch_names(session: Session) -> dict[str, list[str]]:
         if head is not None and name not in session.heads.archived:
             names.setdefault(head, []).append(name)
     return names
-
-
-def _warn_problems(session: Session, problems: list[Problem]) -> None:
-    faults = [problem for problem in problems if problem.severity == "fault"]
-    if faults:
-        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-        first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message
-        warn(f"damaged: {shorten(first)}{more} (see `sessiontree doctor {session.location}`)")
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
@@ -298,7 +148,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
                 wire["rules"] = list(seen.state.rules)
             if explanation is not None:
                 wire["explain"] = encode_explanation(explanation)
-                if changed := _count_changed_files(opened):
+                if changed := count_changed_files(opened):
                     wire["changedFiles"] = dict(changed)
                 wire["tokens"] = explanation.tokens
             echo_json(wire)
@@ -310,7 +160,7 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             dim(f"{escape_line(named)}, thinking {escape_line(seen.thinking_level)}"),
         )
         if explanation is not None:
-            _print_explanation(explanation, _count_changed_files(opened))
+            _print_explanation(explanation, count_changed_files(opened))
             continue
         for message in messages:
             echo(
@@ -319,13 +169,6 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             )
             click.echo(escape_lines(format_whole_message(message)))
             click.echo()
-
-
-def _count_changed_files(session: Session) -> Mapping[EntryId, int]:
-    """Return how many files each entry changed, for the entries that changed any."""
-    from sessiontree.files.file_records import count_changed_files
-
-    return count_changed_files(session.tree.items, session.tree)
 
 
 def _print_explanation(explanation: Explanation, changed: Mapping[EntryId, int]) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, format_entry_row
-from sessiontree.core.outline import build_outline, format_hidden
 from sessiontree.core.place_names import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session
@@ -66,6 +65,8 @@ def format_mcp_status(status: McpServerStatus) -> str:
 
 def draw_tree(session: Session, leaf: EntryId | None) -> str:
     """Draw the tree of a session with the path to `leaf`."""
+    from sessiontree.core.outline import build_outline, format_hidden
+
     tree, calls = session.tree, CallLookup(session.tree)
     lines: list[str] = []
     for row in build_outline(tree, leaf, heads=session.heads):
