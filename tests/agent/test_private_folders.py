@@ -21,6 +21,8 @@ from sessiontree.files.private_folder import (
     list_private_folders,
     remove_private_folder,
 )
+from sessiontree.hooks.bus import Hooks
+from sessiontree.ops.merge import promote as promote_branch
 from sessiontree.ops.merge_files import merge_branch_files, remove_branch_folders
 from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
@@ -83,7 +85,7 @@ async def test_the_files_of_a_branch_are_merged_into_the_project_and_go_back_wit
     (folder / "mine.txt").write_text("a person wrote this")
     session.append(st.assistant("Merged."))
 
-    merged = merge_branch_files(session.branch("b"), session.head, SETTINGS)
+    merged = merge_branch_files(session.branch("b"), session.head, SETTINGS, old_leaf=session.head.leaf)
 
     assert merged is not None
     assert (merged.written, merged.deleted, merged.conflicts) == (("b.txt",), ("shared.txt",), ())
@@ -95,12 +97,54 @@ async def test_the_files_of_a_branch_are_merged_into_the_project_and_go_back_wit
     assert list_private_folders() == []
 
 
+async def promote(session: Session, branch: str) -> None:
+    outcome = await promote_branch(session.branch(branch), session.head, hooks=Hooks(), summary="Chosen.")
+    assert outcome.files is not None
+    assert not outcome.files.conflicts
+
+
+async def test_undo_of_a_promotion_takes_the_merged_files_back(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "echo a > shared.txt; echo a > a.txt", "true")
+    (folder / "mine.txt").write_text("a person wrote this")
+    await promote(session, "a")
+    assert (folder / "shared.txt").read_text() == "a\n"
+    mover, plan = FileMover.find(session.head, SETTINGS, str(folder)), session.plan_undo()
+
+    files = mover.plan_undo(plan.old_leaf, plan.new_leaf)
+    session.undo()
+    mover.restore(files)
+
+    assert files.conflicts == ()
+    assert sorted(read_folder(folder)) == ["mine.txt", "shared.txt"]
+    assert (folder / "shared.txt").read_text() == "start\n"
+
+
+async def test_after_a_promotion_each_call_of_the_winner_can_be_reverted(session: Session, folder: Path) -> None:
+    await run_both(session, folder, "echo a > shared.txt; echo a > a.txt", "true")
+    async with open_branch_agent(
+        session.branch("a"), build_model("echo more > shared.txt; rm a.txt"), None, build_options(folder)
+    ) as agent:
+        await agent.run("Go on")
+    await promote(session, "a")
+    assert (folder / "shared.txt").read_text() == "more\n"
+    mover = FileMover.find(session.head, SETTINGS, str(folder))
+    second = next(entry.id for entry in session.tree if entry.text == "Go on")
+
+    plan = mover.plan(session.tree.parent(second))
+    mover.restore(plan)
+
+    assert plan.conflicts == ()
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a.txt": "a\n", "shared.txt": "a\n"}
+    mover.restore(mover.plan(None))
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"shared.txt": "start\n"}
+
+
 async def test_a_conflict_changes_no_file(session: Session, folder: Path) -> None:
     await run_both(session, folder, "echo a > shared.txt; touch other.txt", "true")
     (folder / "shared.txt").write_text("a person wrote this\n")
     before = read_folder(folder)
 
-    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS)
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS, old_leaf=session.head.leaf)
 
     assert merged is not None
     assert [conflict.path for conflict in merged.conflicts] == ["shared.txt"]
@@ -124,7 +168,7 @@ async def test_a_branch_without_a_private_folder_has_nothing_to_merge(session: S
     session.append(st.user("How?"))
     other = session.create_branch("other", current=False)
 
-    assert merge_branch_files(other, session.head, SETTINGS) is None
+    assert merge_branch_files(other, session.head, SETTINGS, old_leaf=None) is None
     assert remove_branch_folders(session, ["other"], SETTINGS) == []
 
 

@@ -117,7 +117,7 @@ async def merge(
     if not found.conversation.messages:
         if with_files and isinstance(source, Branch) and find_private_folder(session.id, source.name) is not None:
             # The conversation was merged before, and only the files are left, such as after a conflict.
-            return MergeOutcome(new_leaf=start, files=await _merge_folders(source, into, file_settings))
+            return MergeOutcome(new_leaf=start, files=await _merge_folders(source, into, start, file_settings))
         kind = "branch" if isinstance(source, Branch) else "place"
         raise InvalidOperation(f"{kind} {name!r} has no entries to merge into {into.name!r}")
     builder = _SummaryBuilder("merge", into, [found], hooks, SummaryRequest.from_value(summary), signal or Signal())
@@ -137,7 +137,7 @@ async def merge(
     outcome = MergeOutcome(summary_entry=entry, new_leaf=entry.id)
     if not isinstance(source, Branch) or not with_files:
         return outcome
-    return replace(outcome, files=await _merge_folders(source, into, file_settings))
+    return replace(outcome, files=await _merge_folders(source, into, start, file_settings))
 
 
 async def promote(
@@ -188,17 +188,19 @@ async def promote(
     )
     entry = written[0] if written else None
     await builder.emit_merged(entry, body)
-    files = await _merge_folders(winner, into, file_settings)
+    files = await _merge_folders(winner, into, start, file_settings)
     unneeded = rest if files is not None and files.conflicts else [*rest, winner]
     names = [branch.name for branch in unneeded]
     removed = await asyncio.to_thread(remove_branch_folders, session, names, file_settings or FileSettings())
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf, files=files, removed_folders=tuple(removed))
 
 
-async def _merge_folders(source: Branch, into: Branch, settings: FileSettings | None) -> FilesMerged | None:
+async def _merge_folders(
+    source: Branch, into: Branch, old_leaf: EntryId | None, settings: FileSettings | None
+) -> FilesMerged | None:
     """Merge the files of a private folder after the conversation. The error says that the conversation is merged."""
     try:
-        return await asyncio.to_thread(merge_branch_files, source, into, settings or FileSettings())
+        return await asyncio.to_thread(merge_branch_files, source, into, settings or FileSettings(), old_leaf=old_leaf)
     except SnapshotError as error:
         raise SnapshotError(f"the conversation was merged, but its files were not: {error}; merge again") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.config import FileSettings
 from sessiontree.core.entries import Custom, EntryId
@@ -44,11 +44,14 @@ class FilesMerged(Struct, frozen=True, kw_only=True):
         return f"{', '.join(parts)} in {self.folder}" if parts else f"no files to merge into {self.folder}"
 
 
-def merge_branch_files(source: Branch, into: Branch, settings: FileSettings) -> FilesMerged | None:
+def merge_branch_files(
+    source: Branch, into: Branch, settings: FileSettings, *, old_leaf: EntryId | None
+) -> FilesMerged | None:
     """Merge what an agent changed in the private folder of `source` into the folder of `into`.
 
     All changes are applied, or none if any conflicts with a change there. Going back before the head of `into` reverts
-    them. Returns `None` if `source` has no private folder. Raises `SnapshotError`.
+    them, and so does undoing the operation that moved `into` from `old_leaf`. Returns `None` if `source` has no private
+    folder. Raises `SnapshotError`.
     """
     session = source.session
     private = find_private_folder(session.id, source.name)
@@ -60,21 +63,26 @@ def merge_branch_files(source: Branch, into: Branch, settings: FileSettings) -> 
     merged = merge_files(store, base=private.commit, ours=snapshots.take().tree, theirs=theirs)
     if merged.conflicts:
         return FilesMerged(folder=store.folder, conflicts=merged.conflicts)
-    place = into.leaf
-    parent = FilesLog(session.tree, store.key).find_commit(place)
+    place, log = into.leaf, FilesLog(session.tree, store.key)
+    parent = log.find_commit(place)
+    plan, kind = merged.build_plan(store.folder, place), "call"
+    if source.leaf in (None, *session.tree.walk_up_ids(place)):
+        # The calls of `source` are on the path to `place`: their records revert the changes, and this one must not.
+        start = log.find_position(into.name, old_leaf, in_private_folder=store.is_private)
+        plan, kind = structs.replace(plan, start=start, leaf=old_leaf), "restore"
 
     def write_record(record: Custom, at: EntryId | None) -> None:
         session.append(record, parent=session.tree[at] if at is not None else None, branch=None)
 
     outcome = restore(
-        merged.build_plan(store.folder, place),
+        plan,
         snapshots,
         session=session.id,
         branch=into.name,
         parent=parent,
         start_parent=parent,
         write_record=write_record,
-        kind="call",
+        kind=kind,
     )
     conflicts = tuple(MergeConflict(conflict.path, conflict.reason) for conflict in outcome.conflicts)
     return FilesMerged(folder=store.folder, written=outcome.written, deleted=outcome.deleted, conflicts=conflicts)
