@@ -71,7 +71,7 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	@touch $@
 
 torture: $(VENV)/.installed-torture strace chromium postgres  ## The reliability tests many times over: about an hour
-	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/files tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
+	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/files tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py tests/interop/test_mutated.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.
 bench/.venv-peers/.installed: bench/peers.txt

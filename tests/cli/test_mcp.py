@@ -88,7 +88,9 @@ def test_an_untrusted_project_server_is_listed_but_not_started(cli: Run, here: P
     server = {"command": sys.executable, "args": ["-c", f"open({str(mark)!r}, 'w')"]}
     (here / ".mcp.json").write_text(json.dumps({"mcpServers": {"project": server}}))
 
-    assert cli("mcp", "list").startswith("project ")
+    listed = cli("mcp", "list")
+    assert (listed.split()[0], "not trusted" in listed) == ("project", True)
+    assert json.loads(cli("mcp", "list", "--json"))["trusted"] is False
     cli("mcp", "test", code=1)
     assert not mark.exists()
 
@@ -99,6 +101,7 @@ def test_a_trusted_project_server_is_started_until_its_file_changes(cli: Run, he
     TrustStore(str(config.parent)).add(wrap_server_file(str(file), file.read_bytes()))
 
     assert "tool mcp__project__first" in cli("mcp", "test")
+    assert "not trusted" not in cli("mcp", "list")
     file.write_text(file.read_text() + " ")
     assert "tool" not in cli("mcp", "test", code=1)
 

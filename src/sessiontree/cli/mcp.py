@@ -54,14 +54,16 @@ def serve(everywhere: bool, allow_write: bool) -> None:
 @json_option
 def list_servers(as_json: bool) -> None:
     """List the configured MCP servers and those of this project, without starting them."""
-    servers, _ = _load_servers()
+    servers, project = _load_servers()
+    is_project_trusted = _is_trusted(project)
     for server in servers:
+        is_trusted = server.is_trusted or is_project_trusted
         if as_json:
             settings = msgspec.to_builtins(server.settings)
             shown = {key: value for key, value in settings.items() if key not in ("env", "headers")}
-            echo_json({"name": server.name, "origin": server.origin, **shown})
+            echo_json({"name": server.name, "origin": server.origin, "trusted": is_trusted, **shown})
             continue
-        state = "" if server.settings.enabled else dim("disabled")
+        state = dim("disabled") if not server.settings.enabled else "" if is_trusted else dim("not trusted")
         echo(
             bold(escape_line(server.name)), escape_line(describe_server(server)), dim(escape_line(server.origin)), state
         )
