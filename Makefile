@@ -82,7 +82,7 @@ bench/.venv-peers/.installed: bench/peers.txt
 	done < bench/peers.txt
 	@touch $@
 
-bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peers; ARGS=--quick takes two minutes
+bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peers; ARGS=--quick takes three minutes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers || echo "bench: no Node for pi"
 	@$(BIN)/python bench/run.py $(ARGS)
 	@$(BIN)/python bench/adapters.py

@@ -21,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,10 @@ EDGE = "────"
 """The edge of the editor: the app has painted itself."""
 
 ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
+TIMES = {"full": 5, "quick": 3, "tiny": 1}
+"""How often a short command runs in a round."""
+FILES = {"full": 10_000, "quick": 2_000, "tiny": 300}
+"""The files of the folder whose snapshots are measured."""
 
 
 class Row(NamedTuple):
@@ -114,7 +119,7 @@ ROWS = (
     Row("web", "a read over HTTP, against a bare FastAPI route as large", "web", "bare web", 4, 2, more=False),
     Row(
         "snapshot-none",
-        "check of 10,000 files without a change, against git",
+        "check of {files} files without a change, against git",
         "snapshot none",
         "git none",
         1.5,
@@ -123,7 +128,7 @@ ROWS = (
     ),
     Row(
         "snapshot-one",
-        "snapshot of 10,000 files, one changed, the same",
+        "snapshot of {files} files, one changed, the same",
         "snapshot one",
         "git one",
         1.5,
@@ -139,7 +144,9 @@ ROWS = (
         10,
     ),
     Row("private-copy", "private folder as a copy, the same", "private checkout", "work tree", 1.2, 1, more=False),
-    Row("restore", "restore 100 files of 10,000, against one file", "restore many", "restore one", 100, 20, more=False),
+    Row(
+        "restore", "restore 100 files of {files}, against one file", "restore many", "restore one", 100, 20, more=False
+    ),
     Row(
         "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
     ),
@@ -239,8 +246,10 @@ class Skip(Exception):
 
 
 class Bench:
-    def __init__(self, corpus: Corpus, scratch: Path, peers: bool) -> None:
+    def __init__(self, corpus: Corpus, scratch: Path, peers: bool, scale: str) -> None:
         self.corpus = corpus
+        self.scale = scale
+        self.times = TIMES[scale]
         self.scratch = str(scratch)
         self.skipped: dict[str, str] = {}
         """The reasons for missing peers, by name."""
@@ -284,7 +293,9 @@ class Bench:
 
     # Measurements. Each adds values to a round.
 
-    def list_measurements(self) -> list[Callable[[], Values]]:
+    def list_measurements(self, round: int) -> list[Callable[[], Values]]:
+        """Return the measurements of a round. Long ones that take turns themselves run once, except in a full run."""
+        once = [self.measure_snapshots, self.measure_postgres] if round == 0 or self.scale == "full" else []
         small, middle, large = (str(file) for file in (self.corpus.small, self.corpus.middle, self.corpus.large))
         return [
             lambda: self.measure_contexts(large, small),
@@ -316,8 +327,7 @@ class Bench:
             self.measure_agent,
             self.measure_swarms,
             self.measure_server,
-            self.measure_snapshots,
-            self.measure_postgres,
+            *once,
             self.measure_startup,
             lambda: self.measure_tree(middle),
             lambda: self.measure_export(small),
@@ -389,7 +399,7 @@ class Bench:
             with restored(large):
                 for file in (large, short):
                     time_command([self.command, "append", file, *commands["append"]])
-                for _ in range(5):
+                for _ in range(self.times):
                     for name, arguments in commands.items():
                         for file, which in ((large, "large"), (short, "short")):
                             seconds = time_command([self.command, name, file, *arguments])
@@ -446,8 +456,7 @@ class Bench:
         return {"web": found["ours"], "bare web": found["bare"]}
 
     def measure_snapshots(self) -> Values:
-        files = 300 if self.corpus.small.parent.name == "tiny" else 10_000
-        given = {"files": files, "scratch": str(self.scratch)}
+        given = {"files": FILES[self.scale], "scratch": os.path.abspath(self.scratch)}
         return run_measurement([sys.executable, str(HERE / "snapshots.py"), json.dumps(given)])
 
     def measure_postgres(self) -> Values:
@@ -460,7 +469,7 @@ class Bench:
             with open(self.corpus.small, "rb") as source, open(short, "wb") as target:
                 target.writelines(line for _, line in zip(range(31), source, strict=False))
             times: dict[str, list[float]] = {"python": [], "version": [], "tree": []}
-            for _ in range(5):
+            for _ in range(5):  # these are short
                 times["python"].append(time_command([sys.executable, "-c", "pass"]))
                 times["version"].append(time_command([self.command, "--version"]))
                 times["tree"].append(time_command([self.command, "tree", short]))
@@ -495,7 +504,7 @@ class Bench:
         with tempfile.TemporaryDirectory(dir=self.scratch) as home:
             environment = {**os.environ, "SESSIONTREE_HOME": home}
             try:
-                for _ in range(5):
+                for _ in range(self.times):
                     times["bare paint"].append(first_paint(bare_app(), "painted", environment))
                     times["paint"].append(first_paint([self.command], EDGE, environment))
             except NotPainted as reason:
@@ -555,21 +564,28 @@ def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Val
     """Return the values of each round, and the reasons for missing ones."""
     found: list[Values] = []
     reasons: dict[str, None] = {}
+    took: Counter[str] = Counter()
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}, load {os.getloadavg()[0]:.1f}")
         values: Values = {}
         seen: dict[str, list[float]] = {}
-        list_measurements = bench.list_measurements()
+        list_measurements = bench.list_measurements(number)
         # Reversed in every other round, so no measurement always follows the same one.
         for measure in list_measurements if number % 2 == 0 else reversed(list_measurements):
+            start = perf_counter()
             try:
-                for name, value in measure().items():
-                    seen.setdefault(name, []).append(value)
+                measured = measure()
             except Skip as reason:
                 reasons[str(reason)] = None
+                continue
+            took[next(iter(measured))] += perf_counter() - start
+            for name, value in measured.items():
+                seen.setdefault(name, []).append(value)
         for name, several in seen.items():
             values[name] = statistics.median(several)
         found.append(values)
+    slowest = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in took.most_common(5))
+    say(f"{took.total():.0f} s in all; longest: {slowest}")
     return found, list(reasons)
 
 
@@ -684,7 +700,7 @@ def name_files(corpus: Corpus) -> dict[str, str]:
     scale = corpus.scale
     files = {"large": corpus.large, "middle": corpus.middle, "small": corpus.small}
     named = {key: name(file, getattr(scale, key)) for key, file in files.items()}
-    return {**named, "sessions": f"{scale.sessions:,}"}
+    return {**named, "sessions": f"{scale.sessions:,}", "files": f"{FILES[corpus.small.parent.name]:,}"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -708,7 +724,7 @@ def main(arguments: Sequence[str]) -> int:
     corpus = prepare_corpus(given.data, given.scale, say)
     scratch = given.data / "scratch"
     scratch.mkdir(exist_ok=True)
-    bench = Bench(corpus, scratch, given.peers)
+    bench = Bench(corpus, scratch, given.peers, given.scale)
     loads = [os.getloadavg()[0]]
     rounds = given.rounds or ROUNDS[given.scale]
     found, skipped = run(bench, rounds, say)

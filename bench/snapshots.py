@@ -176,6 +176,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.get("scratch")) as temporary:
         root = Path(temporary)
         os.environ["SESSIONTREE_HOME"] = str(root / "home")
+        # A repository of its own: the rules of the one around it ignore the scratch folder and thus every file.
+        subprocess.run(["git", "init", "--quiet", str(root)], check=True)
         folder = root / "project"
         write_files(folder, given.get("files", 10_000))
         found = measure_snapshots(folder, root / "bare")
