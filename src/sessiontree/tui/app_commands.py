@@ -221,22 +221,20 @@ def build_app_commands(app: SessionApp) -> CommandRegistry:
         return format_export(path, form)
 
     async def diff(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-        from sessiontree.tui.screens.compare_view import build_diff_sides
+        from sessiontree.tui.screens.compare_view import add_files, build_diff_sides
 
-        app.show_comparison(
-            await asyncio.to_thread(lambda: build_diff_sides(diff_places(controller, args), app.renderers))
-        )
+        found = await asyncio.to_thread(diff_places, controller, args)
+        sides = await asyncio.to_thread(build_diff_sides, found, app.renderers)
+        app.show_comparison(await add_files(sides, found.stats, controller.compare_files))
         return CommandOutcome()
 
     async def compare(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-        from sessiontree.tui.screens.compare_view import build_comparison_sides
+        from sessiontree.tui.screens.compare_view import add_files, build_comparison_sides
 
         tree = controller.session.tree
-        app.show_comparison(
-            await asyncio.to_thread(
-                lambda: build_comparison_sides(tree, compare_branches(controller, args), app.renderers)
-            )
-        )
+        found = await asyncio.to_thread(compare_branches, controller, args)
+        sides = await asyncio.to_thread(build_comparison_sides, tree, found, app.renderers)
+        app.show_comparison(await add_files(sides, found.branches, controller.compare_files))
         return CommandOutcome()
 
     async def search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

@@ -5,10 +5,10 @@ The sides are columns that scroll together. If there is no room for two columns,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -22,15 +22,17 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from sessiontree.branch_comparison import BranchStats, Comparison, Diff, format_usage
-from sessiontree.core.entries import Entry
+from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.core.tree import Tree
+from sessiontree.ops.compare_files import FilesComparison
 from sessiontree.slash_commands.formatting import format_id
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.theme import get_styles
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.controls import SafeStatic
+from sessiontree.tui.widgets.files_diff import FilesDiff, render_files
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, EntryRenderer, TranscriptBlock
 
 MAX_ENTRIES = 100
@@ -38,6 +40,8 @@ MAX_ENTRIES = 100
 MIN_COLUMN_WIDTH = 44
 """Minimum width of a column."""
 GAP = 3
+CompareFiles: TypeAlias = Callable[[EntryId | None, EntryId | None], Awaitable[FilesComparison | None]]
+"""Compares the files of two places; `None` if no agent changed files."""
 
 
 class ComparisonSide(Struct, frozen=True, kw_only=True):
@@ -53,6 +57,16 @@ class ComparisonSide(Struct, frozen=True, kw_only=True):
 class ComparisonSides(Struct, frozen=True, kw_only=True):
     title: str
     sides: tuple[ComparisonSide, ...]
+    files: tuple[FilesDiff, ...] = ()
+    """How the files of the first side differ from those of each other one."""
+
+
+async def add_files(sides: ComparisonSides, stats: Sequence[BranchStats], compare: CompareFiles) -> ComparisonSides:
+    """Return the sides with the differences of their files, if agents changed any."""
+    first, *others = stats
+    found = [(other.name, await compare(first.leaf, other.leaf)) for other in others]
+    files = (FilesDiff(a=first.name, b=name, found=one) for name, one in found if one is not None)
+    return structs.replace(sides, files=tuple(files))
 
 
 def build_diff_sides(diff: Diff, renderers: Mapping[str, EntryRenderer] | None = None) -> ComparisonSides:
@@ -129,6 +143,7 @@ class ComparisonView(ScrollView, can_focus=True):
     def __init__(self, sides: ComparisonSides | None = None, *, titled: bool = False) -> None:
         super().__init__()
         self._columns_shown = () if sides is None else sides.sides
+        self._files = () if sides is None else sides.files
         self._title = ""
         self._has_title = titled
         """Whether to show the title above the statistics."""
@@ -145,6 +160,7 @@ class ComparisonView(ScrollView, can_focus=True):
 
     def show_sides(self, sides: ComparisonSides) -> None:
         self._columns_shown, self._title, self._first_column = sides.sides, sides.title, 0
+        self._files = sides.files
         self._rebuild_lines()
         self.scroll_home(animate=False)
 
@@ -197,6 +213,14 @@ class ComparisonView(ScrollView, can_focus=True):
         self._head_lines, self._body_lines = (
             self._render_columns(renderer) if self._column_count > 1 else self._render_stacked(renderer)
         )
+        files = [
+            line
+            for one in self._files
+            for line in render_files(
+                one, renderer.styles, self._width, unfolded=self._unfolded, columns=self._column_count > 1
+            )
+        ]
+        self._body_lines = [*files, *self._body_lines]
         if self._has_title:
             self._head_lines[:0] = _truncate_lines([(self._title, renderer.styles.strong)], self._width)
         self.virtual_size = Size(self._width, len(self._head_lines) + len(self._body_lines))
