@@ -368,6 +368,19 @@ async def test_the_first_snapshot_of_a_large_folder_reports_progress(
     assert told == ["saving files: 500 of 600", "saving files: 600 of 600"]
 
 
+async def test_a_call_that_writes_many_files_reports_the_progress_of_saving_them(
+    agent: MakeAgent, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_recorder, "MIN_REPORTED", 600)
+    works = agent([call("seq 600 | xargs touch")], "Done.", tools=builtin_tools(), cwd=str(folder), snapshots=True)
+    events = record_events(works.hooks)
+
+    await works.run("Go")
+
+    told = [event.text for event in events if isinstance(event, SnapshotProgress)]
+    assert told == ["saving files: 500 of 600", "saving files: 600 of 600"]
+
+
 def test_front_ends_take_snapshots_and_library_agents_do_not(session: Session) -> None:
     assert load_agent_options(Config()).snapshots
     assert not load_agent_options(Config(files=FileSettings(snapshots=False))).snapshots

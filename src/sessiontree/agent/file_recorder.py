@@ -131,7 +131,7 @@ class FileRecorder:
 
     async def _end_calls(self) -> None:
         """Take the snapshot after the calls. If it fails, they have no record."""
-        self._after = await self._run(self._take_after)
+        self._after = await self._run(self._take_after, partial(self._report, asyncio.get_running_loop()))
         self._after_time = monotonic()
         if self._after is None:
             self._before = None
@@ -253,10 +253,10 @@ class FileRecorder:
         left_out = next(store.read_commits("-1", record.commit)).left_out
         return _Saved(record.commit, store.get_tree(record.commit), record.place, 0, left_out)
 
-    def _take_after(self) -> FolderState:
+    def _take_after(self, progress: Progress) -> FolderState:
         assert self._snapshots is not None
         self._after_began = time_ns()
-        return self._snapshots.take()
+        return self._snapshots.take(progress=progress)
 
     def _save_after(self, writer: RunWriter, entry: Entry, before: _Saved, after: FolderState) -> None:
         assert self._snapshots is not None
