@@ -15,6 +15,7 @@ from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
 from sessiontree.tui.services.input import DraftFile, EditorDraft
+from tests.interop.conformance import FIXTURES
 
 from .conftest import NoModels, Running, ScriptedModels
 
@@ -389,6 +390,17 @@ async def test_a_shared_session_can_be_opened_read_only(running: Running, talk: 
         await app.submit("Hello")
         assert await app.wait_for_text("✗", "use /fork to continue in a new session")
     other.release()
+
+
+async def test_a_prompt_to_a_session_of_another_program_is_one_error_and_stays_in_the_editor(running: Running) -> None:
+    file = next((FIXTURES / "claude/subagent/projects/-project").glob("*.jsonl"))
+    before = file.read_bytes()
+    async with running(session=st.open(file)) as app:
+        await app.submit("Hello")
+        assert await app.wait_for_text("✗", "use /fork to continue in a new session")
+        await app.wait_until(lambda: app.editor.text == "Hello")
+        assert len([block for block in app.blocks if block.startswith("error")]) == 1
+    assert file.read_bytes() == before
 
 
 async def test_fork_is_not_suggested_if_the_session_cannot_be_forked(running: Running, talk: Session) -> None:
