@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import shutil
 import socket
 import subprocess
 import threading
@@ -193,6 +194,28 @@ def test_a_submodule_is_left_out(folder: Path, tmp_path: Path) -> None:
 
     assert list_paths(workspace, state.tree) == {".gitmodules"}
     assert [item.path for item in state.left_out] == ["lib/"]
+
+
+def test_folders_that_are_deleted_meanwhile_do_not_prevent_a_snapshot(workspace: Workspace) -> None:
+    workspace.write("kept", "a")
+    is_done = threading.Event()
+
+    def delete_and_create_folders() -> None:
+        while not is_done.is_set():
+            for number in range(20):
+                shutil.rmtree(workspace.folder / f"{number}", ignore_errors=True)
+                for name in range(20):
+                    (workspace.folder / f"{number}" / f"{name}").mkdir(parents=True)
+
+    other = threading.Thread(target=delete_and_create_folders)
+    other.start()
+    try:
+        states = [workspace.take() for _ in range(times(25, torture=200))]
+    finally:
+        is_done.set()
+        other.join()
+
+    assert all("kept" in list_paths(workspace, state.tree) for state in states)
 
 
 def test_a_pipe_next_to_a_deleted_file_is_named(workspace: Workspace) -> None:

@@ -8,6 +8,7 @@ a snapshot that fails, or is killed, does not exist.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,8 @@ from sessiontree.store.files import discard, open_private, write_private
 MAX_ATTEMPTS = 3
 """How often a file is read again that changes while it is read."""
 MAX_RACES = 20
-"""How often a snapshot starts again because another process took one."""
+"""How often a snapshot starts again because another process took one, or deleted a folder meanwhile."""
+VANISHED = re.compile(r"could not open directory '.*': No such file or directory")
 MIN_CHUNK, MAX_CHUNKS = 500, 20
 """Files are stored in chunks, with a progress report after each one."""
 MIN_PACKED = 250
@@ -59,8 +61,8 @@ class FolderState(Struct, frozen=True):
     left_out: tuple[LeftOut, ...] = ()
 
 
-class _IndexReplaced(Exception):
-    """Another process took a snapshot of the folder after the changes were listed."""
+class _Raced(Exception):
+    """Another process took a snapshot after the changes were listed, or deleted a folder while git listed them."""
 
 
 class _Listing(NamedTuple):
@@ -107,11 +109,11 @@ class FolderSnapshots:
         """
         try:
             for _ in range(MAX_RACES):
-                with suppress(_IndexReplaced):
+                with suppress(_Raced):
                     return self._take(clean=clean, progress=progress)
         except (OSError, StoreError) as error:
             raise SnapshotError(f"no snapshot of {self.folder}: {error}") from error
-        raise SnapshotError(f"no snapshot of {self.folder}: other processes keep taking snapshots of it")
+        raise SnapshotError(f"no snapshot of {self.folder}: other processes keep changing it")
 
     def _take(self, *, clean: bool, progress: Progress | None) -> FolderState:
         rules_changed = self._write_rules()
@@ -159,12 +161,17 @@ class FolderSnapshots:
     # What changed
 
     def _list_changes(self) -> _Listing:
-        output = self.store.git.run(
-            *("ls-files", "-z", "-t", "-o", "-m", "-d", "--exclude-standard", "--"),
-            *self._build_pathspecs(),
-            index=self._index,
-            with_work_tree=True,
-        )
+        try:
+            output = self.store.git.run(
+                *("ls-files", "-z", "-t", "-o", "-m", "-d", "--exclude-standard", "--"),
+                *self._build_pathspecs(),
+                index=self._index,
+                with_work_tree=True,
+            )
+        except SnapshotError as error:
+            if VANISHED.search(str(error)):
+                raise _Raced from error
+            raise
         added: list[bytes] = []
         changed: dict[bytes, None] = {}
         for record in split_records(output):
@@ -281,7 +288,7 @@ class FolderSnapshots:
         work = f"{self._index}.{os.getpid()}.{token_hex(4)}"
         try:
             if copy_index(self._index, work) != self._listed:
-                raise _IndexReplaced
+                raise _Raced
             tree = self._update_index(work, selection, progress)
             os.replace(work, self._index)
             self._remember(tree)
