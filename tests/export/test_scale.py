@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sessiontree.errors import InvalidOperation
 from sessiontree.export import FORMATS, Redactor, export, stream_export
 from sessiontree.export.snapshot import read_snapshot, select_subtree
 from tests.builders import count_calls
@@ -97,3 +98,18 @@ def test_a_redacted_export_in_pieces_is_the_same_and_reports_the_same() -> None:
         assert b"".join(stream_export(lines, form, redactor=one)) == export(lines, form, redactor=other).content
         assert one.report == other.report
         assert one.report.total == 1
+
+
+def test_preferences_of_twice_the_branches_take_twice_the_memory() -> None:
+    def measure_memory(count: int) -> int:
+        lines = build_lines("wide", count)
+
+        def export_pairs() -> None:
+            with pytest.raises(InvalidOperation, match="a tie"):
+                stream_export(lines, "preference", prefer="entries")
+
+        return measure_peak(export_pairs)
+
+    measure_memory(SMALL)
+
+    assert measure_memory(8 * SMALL) < 2.5 * measure_memory(4 * SMALL)

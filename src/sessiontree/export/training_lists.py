@@ -11,7 +11,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from sessiontree.branch_comparison import METRICS, compare
+from sessiontree.branch_comparison import METRICS, find_winner
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import EXPERIMENT_RECORD, Custom, EntryId, JsonObject, Message
 from sessiontree.core.messages import (
@@ -277,9 +277,8 @@ class _MetricRule:
     def _find_winner(self, leaves: list[EntryId]) -> tuple[EntryId | None, str]:
         if len(leaves) == 1:
             return leaves[0], ""
-        comparison = compare(self._tree, [(leaf, leaf) for leaf in leaves], self._metric)
-        reason = comparison.reason.partition(":")[0]  # what follows names the leaves
-        return comparison.winner, f"{reason} by {self._metric}"
+        winner, reason = find_winner(self._tree, [(leaf, leaf) for leaf in leaves], self._metric)
+        return winner, f"{reason.partition(':')[0]} by {self._metric}"  # what follows names the leaves
 
 
 class _ScoreRule:
