@@ -446,6 +446,18 @@ def test_every_link_has_a_target(page: Path) -> None:
             assert anchor in slugs, f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    names = re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)`", page.read_text())
+    folders = [ROOT / "tests" / name for name in ("reliability", "server", "store", "session")]
+    missing = [
+        name
+        for name in names
+        if not (ROOT / name).exists() and not ("/" not in name and any((folder / name).exists() for folder in folders))
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_page_opens_with_one_sentence(page: Path) -> None:
     title, blank, sentence, after = page.read_text().split("\n", 3)
