@@ -14,7 +14,7 @@ from textual.widgets import Input
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
 from sessiontree.core.entries import Compaction
-from sessiontree.core.messages import assistant, user
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.tui.screens import tree_screen
 from sessiontree.tui.screens.tree_screen import (
     TreeApp,
@@ -56,7 +56,7 @@ async def test_a_notice_is_shown_until_the_cursor_moves():
 async def test_the_tree_app_reports_unknown_keys_and_uses_defaults():
     async with OpenTree(create_two_branches(), keys={"tree_filter": "ctrl+nonsense"}) as tree:
         await tree.wait_for_text("'ctrl+nonsense'")
-        await tree.press("ctrl+o")
+        await tree.press("ctrl+f")
         await tree.wait_for_text("no-tools")
 
 
@@ -196,12 +196,49 @@ async def test_the_text_of_an_entry_is_copied():
 # Details
 
 
-async def test_the_pane_cycles_between_entry_context_and_nothing():
+async def test_the_conversation_above_follows_the_cursor():
+    session = st.memory()
+    session.append(user("How fast is it?"))
+    session.append(assistant("It takes **two seconds**.", model="m", provider="p"))
+    session.append(user("Make it faster"))
+
+    async with OpenTree(session, size=(80, 24)) as tree:
+        await tree.wait_for_text("▌ Make it faster")
+        await tree.press("up")
+        await tree.wait_for_text("▌ Make it faster", there=False)
+        await tree.wait_for_text("   It takes two seconds.")
+
+
+async def test_failed_answers_calls_and_commands_are_marked_in_their_rows():
+    session = st.memory()
+    session.append(user("Run it"))
+    session.append(assistant([tool_call("c1", "bash", {"command": "false"})], model="m", provider="p"))
+    session.append(tool_result("c1", "bash", "exit code 1", error=True))
+    session.append(assistant("Done.", model="m", provider="p"))
+
+    async with OpenTree(session) as tree:
+        rows = tree.read_rows()
+        assert [row.strip() for row in rows if "✗" in row] == ["• ✗ [bash: false]"]
+
+
+@pytest.mark.parametrize(("width", "height", "rows"), [(80, 24, 14), (120, 40, 17), (200, 50, 22), (60, 10, 3)])
+async def test_the_tree_has_enough_rows_and_its_hints_fit(width, height, rows):
+    async with OpenTree(create_two_branches(), size=(width, height)) as tree:
+        shown = await tree.wait_for_text("Enter go")
+        assert tree.view.size.height >= rows
+        foot = shown.rstrip("\n").split("\n")[-1]
+        assert "…" not in foot
+        assert len(foot.rstrip()) <= width
+        assert ("Ctrl+K mark" in foot) == (width > 80)
+
+
+async def test_the_pane_cycles_between_conversation_entry_context_and_nothing():
     session = st.memory()
     session.append(user("line one\nline two"))
     session.append(assistant("fine", model="m", provider="p", usage={"input": 1000, "output": 500, "cost": 0.25}))
 
     async with OpenTree(session, size=(100, 40)) as tree:
+        await tree.press("tab")
         await tree.wait_for_text("p/m · 2k tokens · $0.25")
         await tree.press("tab")
         await tree.wait_for_text("From here the model sees 2 of 2 entries")
@@ -211,7 +248,7 @@ async def test_the_pane_cycles_between_entry_context_and_nothing():
         await tree.wait_for_text("From here the model sees", there=False)
         assert not tree.screen.query_one(".pane").display
         await tree.press("tab")
-        await tree.wait_for_text("\n  line two")
+        await tree.wait_for_text("▌ line two")
 
 
 async def test_two_marked_entries_are_compared():

@@ -120,8 +120,8 @@ async def test_a_compaction_shows_its_token_count():
         assert tree.read_rows()[1] == "› • [compaction: 12k tokens] (main) ← active"
 
 
-@pytest.mark.parametrize(("size", "half"), [((80, 24), 12), ((160, 48), 24)])
-async def test_the_panel_takes_half_of_the_terminal(size, half):
+@pytest.mark.parametrize(("size", "half"), [((80, 24), 17), ((160, 48), 24)])
+async def test_the_panel_takes_half_of_the_terminal_and_at_least_17_rows(size, half):
     async with OpenTree(create_two_branches(), size=size) as tree:
         assert tree.screen.query_one(".panel").outer_size.height == half
 
@@ -216,7 +216,8 @@ async def test_hostile_text_is_shown_as_text():
     session.label(entry, "\x1b[2J")
 
     async with OpenTree(session) as tree:
-        await tree.press("tab")
+        await tree.wait_for_text("▌ red \\x1b[31m")
+        await tree.press("tab", "tab")
         await tree.wait_for_text("From here the model sees")
         shown = await tree.wait_for_text("\\x1b[31m")
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
@@ -314,11 +315,18 @@ async def test_filters_cycle_in_both_directions():
     async with OpenTree(create_two_branches()) as tree:
         seen = []
         for _ in range(5):
-            await tree.press("ctrl+o")
+            await tree.press("ctrl+f")
             seen.append(tree.view.filter)
         assert seen == ["no-tools", "user-only", "labeled-only", "all", "default"]
-        await tree.press("alt+o")
+        await tree.press("alt+f")
         assert tree.view.filter == "all"
+
+
+async def test_one_key_toggles_between_everything_and_the_default():
+    async with OpenTree(create_two_branches()) as tree:
+        for expected in ("all", "default", "all"):
+            await tree.press("ctrl+o")
+            assert tree.view.filter == expected
 
 
 async def test_the_cursor_returns_to_its_entry_when_it_is_visible_again():

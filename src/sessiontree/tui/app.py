@@ -438,8 +438,7 @@ class SessionApp(OrderedKeysApp[None]):
     async def navigate_tree(self, at: EntryId | None = None) -> CommandOutcome:
         """Let the user choose an entry in the tree and navigate there.
 
-        With `at`, the cursor starts at that entry and its details are shown. A running agent is aborted only after the
-        choice.
+        With `at`, the cursor starts at that entry. A running agent is aborted only after the choice.
         """
         from sessiontree.files.git_command import SnapshotError
         from sessiontree.slash_commands.navigation import ask_files_choice, format_files
@@ -454,7 +453,6 @@ class SessionApp(OrderedKeysApp[None]):
                 summaries=summaries,
                 branch=controller.branch.name,
                 at=at,
-                pane=at is not None,
                 ask_files=lambda entry: ask_files_choice(
                     controller, lambda: controller.plan_files(controller.session.tree[entry])
                 ),

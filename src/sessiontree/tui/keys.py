@@ -88,18 +88,18 @@ TREE = (
     Key("tree_summarize", "shift+enter,ctrl+s", "go to the entry and summarize the branch you leave"),
     Key("tree_escape", "escape", "clear the search, or close the tree"),
     Key("tree_cancel", "ctrl+c", "close the tree"),
-    Key("tree_filter", "ctrl+o", "next filter"),
-    Key("tree_filter_back", "ctrl+shift+o,alt+o", "previous filter"),
+    Key("tree_filter", "ctrl+f", "next filter"),
+    Key("tree_filter_back", "alt+f", "previous filter"),
     Key("tree_default", "ctrl+d", "default filter: hide bookkeeping entries"),
     Key("tree_no_tools", "ctrl+t", "toggle the filter that also hides tool results"),
     Key("tree_user_only", "ctrl+u", "toggle the filter for user messages"),
     Key("tree_labeled_only", "ctrl+l", "toggle the filter for labeled entries"),
-    Key("tree_all", "ctrl+a", "toggle between all entries and the default filter"),
+    Key("tree_all", "ctrl+o,ctrl+a", "toggle between all entries and the default filter"),
     Key("tree_label", "L,shift+l", "label the entry (not during a search)"),
     Key("tree_copy", "ctrl+x", "copy the text of the entry"),
-    Key("tree_detail", "tab", "cycle the details: entry, model context, off"),
-    Key("tree_detail_up", "ctrl+up", "scroll the details up"),
-    Key("tree_detail_down", "ctrl+down", "scroll the details down"),
+    Key("tree_detail", "tab", "cycle the upper part: conversation, entry, model context, off"),
+    Key("tree_detail_up", "ctrl+up", "scroll the upper part up"),
+    Key("tree_detail_down", "ctrl+down", "scroll the upper part down"),
     Key("tree_mark", "ctrl+k", "mark the entry; two marked entries are compared"),
     Key("tree_beside", "ctrl+e", "compare the two marked entries full screen"),
 )
@@ -146,18 +146,21 @@ def bind(name: str, action: str, *, priority: bool = False) -> Binding:
     return Binding(key.keys, action, key.help, id=name, priority=priority, show=False)
 
 
-def format_hints(screen: Screen[Any], *hints: str | tuple[str, str]) -> str:
+def format_hints(screen: Screen[Any], *hints: str | tuple[str, str], width: int | None = None) -> str:
     """Return the hints of a screen as one line: `Enter to open · Tab to toggle folders`.
 
     A hint is a text, or the name of a key in the table and a text. The key is shown as it is bound; hints for keys
-    that are not bound are left out.
+    that are not bound are left out, and so are the last ones if the line would be longer than `width`.
     """
     active = reversed(screen.active_bindings.items())
     keys = {bound.binding.id: _format_key(key) for key, bound in active if key != NO_KEY}
     parts = [
         hint if isinstance(hint, str) else f"{keys[hint[0]]} {hint[1]}" if hint[0] in keys else "" for hint in hints
     ]
-    return " · ".join(filter(None, parts))
+    shown = [part for part in parts if part]
+    while width is not None and shown and len(" · ".join(shown)) > width:
+        shown.pop()
+    return " · ".join(shown)
 
 
 def _format_key(key: str) -> str:

@@ -9,10 +9,12 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 from typing import Literal, TypeAlias
 
 from msgspec.structs import asdict, replace
 from rich.text import Text
+from textual import events
 from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
@@ -42,7 +44,10 @@ from sessiontree.tui.keys import OrderedKeysApp, build_keymap, find_key_errors, 
 from sessiontree.tui.screens.compare_view import ComparisonScreen, ComparisonSides, ComparisonView, build_diff_sides
 from sessiontree.tui.screens.dialogs import EditorDialog, SelectDialog
 from sessiontree.tui.services.terminal import TerminalDriver, send_to_clipboard
-from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, get_theme, has_light_background
+from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, get_styles, get_theme, has_light_background
+from sessiontree.tui.widgets.block_rendering import BlockRenderer
+from sessiontree.tui.widgets.transcript import Transcript
+from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
 from sessiontree.tui.widgets.tree_view import MAX_MARKS, TreeView
 
 MAX_CHARACTERS = 100_000
@@ -54,7 +59,14 @@ SummaryMode: TypeAlias = Literal["ask", "unasked", "none"]
 
 REST_SECONDS = 0.08
 """Delay until the details of the entry under the cursor are shown."""
-PANES = ("", "text", "model")
+PANES = ("conversation", "text", "model", "")
+"""What is shown above the tree: the conversation up to the entry, the entry in full, what the model sees, nothing."""
+CONVERSATION_ENTRIES = 20
+"""How many entries before the one under the cursor are shown."""
+MIN_PANEL_ROWS, MIN_PANE_ROWS = 17, 4
+"""The tree gets half of the screen, and at least these rows (14 entries) if as many are left above it."""
+PANEL_FRAME = 4
+"""Columns of the padding around the last line."""
 
 
 class TreeChoice(SummaryChoice, frozen=True, kw_only=True):
@@ -77,7 +89,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
     }
     TreeScreen > .pane > Static { width: 1fr; height: auto; }
     TreeScreen > ComparisonView { padding: 0 2; display: none; }
-    TreeScreen > .panel { height: 50%; min-height: 6; background: $surface; border-top: heavy $primary; }
+    TreeScreen > Transcript { background: $background; display: none; }
+    TreeScreen > .panel { background: $surface; border-top: heavy $primary; }
     TreeScreen .title, TreeScreen .foot { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
     TreeScreen .foot { color: $muted; }
     TreeScreen Input, TreeScreen Input:focus {
@@ -91,7 +104,6 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         session: Session,
         *,
         summaries: SummaryMode = "ask",
-        pane: bool = False,
         branch: str | None = None,
         at: EntryId | None = None,
         question: str = "",
@@ -107,18 +119,18 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._question = question
         self._ask_files = ask_files
         self._summary_mode = summaries
-        self._pane_mode = "text" if pane else ""
+        self._pane_mode = PANES[0]
         self._notice = ""
         """Message in the last line."""
         self._notice_place: object = None
         """State of the view when the message was set. The message disappears when the state changes."""
-        self._hint = ""
-        """Hints for the most important keys."""
         self._labeling: EntryId | None = None
         self._shown_marks: list[EntryId] = []
         self._pending_action: Callable[[], None] | None = None
         """Called when the layout of the rows is finished."""
         self._detail_text = Static(markup=False)
+        self._conversation = Transcript()
+        self._conversation.can_focus = False
         self._comparison = ComparisonView(titled=True)
         self._comparison.can_focus = False
         self.view = TreeView(session, branch=branch, at=at)
@@ -130,6 +142,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="pane", can_focus=False):
             yield self._detail_text
+        yield self._conversation
         yield self._comparison
         with Vertical(classes="panel"):
             yield Static(classes="title", markup=False)
@@ -138,17 +151,14 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             yield Static(classes="foot", markup=False)
 
     def on_mount(self) -> None:
-        self._hint = format_hints(
-            self,
-            ("tree_choose", "choose" if self._question else "go"),
-            ("tree_escape", "close"),
-            ("tree_detail", "details"),
-            ("tree_filter", "filter"),
-            ("tree_label", "label"),
-            ("tree_mark", "mark"),
-        )
+        self._conversation.set_renderer(BlockRenderer(get_styles(self._app.theme)))
         self._show_title()
         self._schedule_details()
+
+    def on_resize(self, event: events.Resize) -> None:
+        rows = event.size.height
+        self.query_one(".panel").styles.height = max(rows // 2, min(MIN_PANEL_ROWS, rows - MIN_PANE_ROWS))
+        self._show_foot()
 
     # Display
 
@@ -183,10 +193,27 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         view = self.view
         at, of = view.cursor_position
         working = f" · {view.progress:.0%}" if view.progress is not None else ""
-        message = self._notice if self._notice and self._notice_place == self._view_state else self._hint
         nearby = " nearby" if view.is_window else ""
-        foot = Text(f"{at}/{of}{nearby} · {view.filter}{working} · {message}", no_wrap=True, overflow="ellipsis")
+        position = f"{at}/{of}{nearby} · {view.filter}{working} · "
+        has_notice = self._notice and self._notice_place == self._view_state
+        message = self._notice if has_notice else self._format_hint(self.size.width - PANEL_FRAME - len(position))
+        foot = Text(f"{position}{message}", no_wrap=True, overflow="ellipsis")
         self.query_one(".foot", Static).update(foot)
+
+    def _format_hint(self, width: int) -> str:
+        """Return the most important keys that fit."""
+        return format_hints(
+            self,
+            ("tree_choose", "choose" if self._question else "go"),
+            ("tree_escape", "close"),
+            ("tree_detail", "view"),
+            ("tree_all", "all"),
+            ("tree_filter", "filter"),
+            ("tree_label", "label"),
+            ("tree_mark", "mark"),
+            ("tree_summarize", "go and summarize"),
+            width=width,
+        )
 
     def show_notice(self, text: str) -> None:
         """Show a message in the last line until the cursor moves."""
@@ -206,7 +233,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._schedule_details()
 
     def action_detail_scroll(self, by: int) -> None:
-        shown = self._comparison if self._comparison.display else self.query_one(".pane", VerticalScroll)
+        panes = (self._comparison, self._conversation, self.query_one(".pane", VerticalScroll))
+        shown = next((pane for pane in panes if pane.display), panes[-1])
         shown.scroll_relative(y=by * 3, animate=False)
 
     def action_beside(self) -> None:
@@ -227,15 +255,26 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         chosen, marks = self.view.selected_entry, list(self.view.marks)
         both = len(marks) == MAX_MARKS
         self._comparison.display = both
-        pane.display = not both and bool(self._pane_mode) and chosen is not None
+        is_open = not both and chosen is not None
+        self._conversation.display = is_open and self._pane_mode == "conversation"
+        pane.display = is_open and self._pane_mode in ("text", "model")
         if both:
             if marks != self._shown_marks:
                 self._shown_marks = marks
                 self._comparison.show_sides(await asyncio.to_thread(self._build_sides, marks))
+        elif self._conversation.display and chosen is not None:
+            await asyncio.sleep(REST_SECONDS)
+            self._conversation.show_blocks(await asyncio.to_thread(self._build_conversation, chosen))
         elif pane.display and chosen is not None:
             await asyncio.sleep(REST_SECONDS)
             self._detail_text.update(await asyncio.to_thread(self._render_details, chosen))
             pane.scroll_home(animate=False)
+
+    def _build_conversation(self, chosen: EntryId) -> list[TranscriptBlock]:
+        """Build the end of the conversation that leads to an entry."""
+        tree, builder = self._session.tree, BlockBuilder()
+        path = list(islice(tree.walk_up_ids(chosen), CONVERSATION_ENTRIES))
+        return [block for id in reversed(path) for block in builder.build_entry(tree[id])]
 
     def _render_details(self, chosen: EntryId) -> Text:
         return (
@@ -390,7 +429,7 @@ class TreeApp(OrderedKeysApp[TreeChoice | None]):
 
     def on_mount(self) -> None:
         summaries = "unasked" if self._settings.summary.skip_prompt else "ask"
-        self.push_screen(TreeScreen(self._session, summaries=summaries, pane=True), self.exit)
+        self.push_screen(TreeScreen(self._session, summaries=summaries), self.exit)
         for error in find_key_errors(self._settings.keys):
             self.notify(escape_line(error), severity="warning", markup=False)
 

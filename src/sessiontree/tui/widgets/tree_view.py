@@ -25,8 +25,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.worker import Worker
 
-from sessiontree.core.entries import EntryId
+from sessiontree.core import entries
+from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
+from sessiontree.core.messages import get_role, is_failed_turn
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.outline_window import survey_window
@@ -70,9 +72,10 @@ class TreeView(ScrollView, can_focus=True):
     TreeView > .tree--label { color: $warning; }
     TreeView > .tree--branch { color: $primary; }
     TreeView > .tree--aside { color: $muted; }
+    TreeView > .tree--failed { color: $error; }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"tree--{part}" for part in ("cursor", "rail", "path", "label", "branch", "aside")
+        f"tree--{part}" for part in ("cursor", "rail", "path", "label", "branch", "aside", "failed")
     }
     BINDINGS: ClassVar[list[BindingType]] = [
         bind("tree_up", "step(-1)", priority=True),
@@ -140,6 +143,7 @@ class TreeView(ScrollView, can_focus=True):
         self._surveyed_state = (0, self._leaf)
         self._calls = CallLookup(session.tree)
         self._texts: dict[EntryId, str] = {}
+        self._failures: dict[EntryId, bool] = {}
         self._branch_names: dict[int, list[str]] = {}
         """Names of the branches whose head is in a row."""
         self._hidden_branch_names: dict[int, list[str]] = {}
@@ -443,6 +447,16 @@ class TreeView(ScrollView, can_focus=True):
             text = self._texts[id] = escape_line(format_entry_row(self._session.tree[id], self._calls))
         return text
 
+    def _is_failed(self, id: EntryId) -> bool:
+        """Return whether an answer, a tool call or a shell command failed."""
+        failed = self._failures.get(id)
+        if failed is None:
+            if len(self._failures) >= TEXT_CACHE_SIZE:
+                self._failures.clear()
+            body = self._session.tree[id].decode()
+            failed = self._failures[id] = isinstance(body, entries.Message) and has_failed(body.message)
+        return failed
+
     def render_line(self, y: int) -> Strip:
         line, width = self.scroll_offset.y + y, self._width
         if self.outline is None or self._folds is None or line >= len(self._folds):
@@ -474,6 +488,7 @@ class TreeView(ScrollView, can_focus=True):
             (self._build_prefix(outline, folds, row, width), style("rail")),
             ("• " if outline.is_on_path(row) else "", style("path")),
             (f"[{_shorten_name(label)}] " if label else "", style("label")),
+            ("✗ " if self._is_failed(id) else "", style("failed")),
         ]
         names = self._branch_names.get(row, [])
         tail = [(f" ({_shorten_name(name)})", style("branch")) for name in names[:MAX_NAMES]]
@@ -527,6 +542,19 @@ class TreeView(ScrollView, can_focus=True):
             self._branch_names = self.outline.find_branches(self._session.heads)
             self._hidden_branch_names = self.outline.find_hidden_branches(self._session.heads)
             self._active_row, self._hidden_active_row = self.outline.active, self.outline.active_hidden
+
+
+def has_failed(message: JsonObject) -> bool:
+    """Return whether a message is a failed answer, tool result or shell command."""
+    match get_role(message):
+        case "assistant":
+            return is_failed_turn(message)
+        case "toolResult":
+            return message.get("isError") is True
+        case "bashExecution" | "pythonExecution":
+            return message.get("exitCode") not in (None, 0)
+        case _:
+            return False
 
 
 def _shorten_name(name: str) -> str:
