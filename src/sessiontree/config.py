@@ -21,12 +21,14 @@ from sessiontree.regular_file import read_regular_file
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
 SourceName: TypeAlias = Literal["pi", "omp", "claude", "codex", "gemini"]
+ThemeName: TypeAlias = Literal["auto", "dark", "light", "night", "paper", "dusk", "colorblind"]
 PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
 """From the strictest to the most permissive."""
 
 CHOICES = {
     "thinking": get_args(ThinkingLevel),
     "double_escape": get_args(DoubleEscape),
+    "app.theme": get_args(ThemeName),
     "mode": get_args(PermissionMode),
     "permissions.mode": get_args(PermissionMode),
 }
@@ -196,6 +198,15 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compaction: CompactionOverride = CompactionOverride()
 
 
+class AppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of the terminal app."""
+
+    theme: ThemeName = "auto"
+    """`auto` is dark or light, as the terminal is."""
+    notify: bool = True
+    """Whether the bell rings when a long run ends and the terminal is not focused."""
+
+
 class ModelServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An OpenAI-compatible server. Its models are named `NAME:MODEL`."""
 
@@ -228,6 +239,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mcp: McpSettings = McpSettings()
     models: dict[str, ModelSettings] = {}
     """Settings of models, by `provider:model`."""
+    app: AppSettings = AppSettings()
     servers: dict[str, ModelServerSettings] = {}
     """Model servers by name. `/login` adds them."""
     keys: dict[str, str | list[str]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sessiontree.slash_commands.formatting import format_local_time
+from sessiontree.slash_commands.formatting import format_local_time, format_table
 
 
 @pytest.fixture
@@ -36,3 +36,9 @@ def test_an_invalid_timestamp_is_shown_unchanged(text: str, clocks: Callable[[st
     clocks("XST-23" if text.startswith("9999") else "XST+23")
 
     assert format_local_time(text) == text[:16].replace("T", " ")
+
+
+def test_columns_are_aligned_with_wide_and_combining_characters() -> None:
+    table = format_table([["漢字", "1"], ["e\u0301", "2"], ["plain", "3"]])
+
+    assert table == "漢字   1\ne\u0301      2\nplain  3"

@@ -133,6 +133,51 @@ async def test_the_footer_shows_session_branch_and_usage(running: Running) -> No
             assert word in last
 
 
+async def test_the_footer_shows_the_permission_mode_and_the_branch_of_git(running: Running, project: Path) -> None:
+    (project / ".git").mkdir()
+    (project / ".git" / "HEAD").write_text("ref: refs/heads/topic\n")
+    async with running(size=(120, 30)) as app:
+        await app.wait_for_text("(git: topic)", "ask · scripted")
+        await app.submit("/permissions read-only")
+        await app.wait_for_text("read-only · scripted")
+
+
+async def test_queued_messages_say_when_they_are_sent(running: Running) -> None:
+    async with running([Delay(30), "First."], "Second.") as app:
+        await app.submit("One")
+        await app.wait_for_text("working")
+        await app.submit("Steer")
+        await app.type("Follow " + "up " * 100)
+        await app.press("alt+enter")
+
+        shown = await app.wait_for_text("⋯ Steer · after this step", "… · after the run", "2 queued")
+        assert all(len(line) <= 100 for line in shown.split("\n"))
+
+
+async def test_the_content_of_a_new_file_has_line_numbers(running: Running) -> None:
+    call = ToolCall("c", "write", {"path": "a.txt", "content": "first\nsecond\n"})
+    async with running(call, "Done.", allow=("write",)) as app:
+        await app.submit_and_wait("Write")
+
+        await app.wait_for_text("  1 first\n", "  2 second\n")
+
+
+async def test_a_long_run_ends_with_an_alert_only_if_nobody_looks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr("sessiontree.tui.app.notify_desktop", lambda app, text: sent.append(text))
+    slow = [Delay(0.3), "Done."]
+    async with running(slow, slow, slow) as app:
+        for seconds, is_focused, expected in ((-1.0, True, 0), (100.0, False, 0), (-1.0, False, 1)):
+            monkeypatch.setattr(chat_screen, "LONG_RUN_SECONDS", seconds)
+            await app.submit("Go")
+            await app.wait_for_text("working")
+            app.app.app_focus = is_focused
+            await app.wait_until_idle()
+            assert sent == ["The answer is ready"] * expected
+
+
 async def test_the_footer_formats_small_costs_like_other_views(running: Running) -> None:
     async with running([ScriptedUsage({"input": 8, "output": 2, "cost": 0.000012}), "Yes."]) as app:
         await app.submit_and_wait("Is it?")

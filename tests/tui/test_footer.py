@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import sessiontree as st
@@ -46,3 +48,22 @@ async def test_another_session_is_counted_from_the_start(running: Running, monke
         assert await app.wait_for_text("first · on main", "3k tokens · $0.03")
         await app.submit("/resume other")
         assert await app.wait_for_text("other · on main", "1k tokens · $0.01")
+
+
+def test_the_branch_of_the_repository_around_a_folder_is_found(tmp_path: Path) -> None:
+    inner = tmp_path / "src" / "deep"
+    inner.mkdir(parents=True)
+    assert footer.read_git_branch(str(inner)) == ""
+
+    head = tmp_path / ".git" / "HEAD"
+    head.parent.mkdir()
+    head.write_text("ref: refs/heads/feature/one\n")
+    assert footer.read_git_branch(str(inner)) == "feature/one"
+    head.write_text("0123456789abcdef0123456789abcdef01234567\n")
+    assert footer.read_git_branch(str(inner)) == "01234567"
+
+    worktree = inner / ".git"
+    worktree.write_text(f"gitdir: {head.parent}\n")
+    assert footer.read_git_branch(str(inner)) == "01234567"
+    worktree.write_bytes(b"\xff")
+    assert footer.read_git_branch(str(inner)) == ""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.config import Config
+from sessiontree.config import AppSettings, Config
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage, Thinking
 from sessiontree.session import Session
@@ -164,8 +164,34 @@ async def test_the_separate_tree_app_matches_its_picture(size: tuple[int, int]) 
     app: Any = TreeApp(create_two_branches(), Config())
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot, ScriptedModel([]))
-        await driver.wait_for_text("← active", " · assistant · 2026-01-01 09:", " · [best]")
+        await driver.wait_for_text("← active")
+        await driver.press("tab")
+        await driver.wait_for_text(" · assistant · 2026-01-01 09:", " · [best]")
         await check(driver, "tree-alone", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_settings_match_their_picture(running: Running, size: tuple[int, int]) -> None:
+    async with running(session=create_two_branches(), size=size) as app:
+        await app.submit("/settings")
+        await app.wait_for_text("Snapshots of files")
+        await check(app, "settings", size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_the_costs_match_their_picture(running: Running, size: tuple[int, int]) -> None:
+    async with running(session=create_two_branches(), size=size) as app:
+        await app.submit("/cost")
+        await app.wait_for_text("Branches")
+        await check(app, "cost", size)
+
+
+@pytest.mark.parametrize("theme", ["light", "night", "paper", "dusk", "colorblind"])
+async def test_the_chat_in_other_themes_matches_its_picture(running: Running, theme: Any) -> None:
+    settings = Config(app=AppSettings(theme=theme))
+    async with running(session=create_two_branches(), settings=settings, size=(80, 24)) as app:
+        await app.wait_for_text("Try a dict")
+        await check(app, f"theme-{theme}", (80, 24))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -158,6 +158,28 @@ def test_a_killed_app_restores_draft_and_position(session: Session, terminals: l
     assert "?1049l" in second.raw.decode("latin-1")
 
 
+def test_the_title_names_the_session_alt_enter_waits_for_the_end_and_the_exit_says_how_to_continue(
+    session: Session, terminals: list[Terminal]
+) -> None:
+    terminal = Terminal(session)
+    terminals.append(terminal)
+    terminal.wait_for_text("an earlier message", "scripted")
+    assert terminal.screen.title == "a talk · sessiontree"
+    terminal.type(b"Tell me\r")
+    terminal.wait_for_text("The beginning of it.")
+    assert terminal.screen.title == "✻ a talk · sessiontree"
+    terminal.type(b"later\x1b\r")  # how terminals without the extended keyboard protocol send Alt+Enter
+    terminal.wait_for_text("⋯ later · after the run")
+
+    terminal.type(b"\x1b")
+    terminal.wait_for_text("aborted")
+    terminal.type(b"\x11")
+    terminal.wait_for_exit()
+
+    assert b"To continue this session: sessiontree -c" in terminal.raw
+    assert b"\x1b[23;0t" in terminal.raw
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_closing_the_terminal_keeps_the_draft(
     session: Session, terminals: list[Terminal], number: signal.Signals

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 import pytest
+from textual.theme import Theme
 
-from sessiontree.tui.theme import DARK, LIGHT, get_theme, has_light_background
+from sessiontree.tui.theme import DARK, LIGHT, THEMES, get_theme, has_light_background
 
 
 @contextmanager
@@ -74,3 +75,33 @@ def test_colorfgbg_selects_the_theme(monkeypatch: pytest.MonkeyPatch, said: str,
 
     assert has_light_background() is light
     assert get_theme(light) is (LIGHT if light else DARK)
+
+
+def measure_contrast(one: str, other: str) -> float:
+    """Return the contrast of two colors as WCAG 2 defines it, from 1 to 21."""
+
+    def measure_luminance(color: str) -> float:
+        parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    darker, lighter = sorted((measure_luminance(one), measure_luminance(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_all_colors_of_a_theme_can_be_read_on_all_of_its_backgrounds(theme: Theme) -> None:
+    muted = theme.variables["muted"]
+    for ground in (theme.background, theme.surface, theme.panel):
+        assert ground is not None
+        assert measure_contrast(theme.foreground or "", ground) >= 7
+        for color in (theme.primary, theme.secondary, theme.success, theme.warning, theme.error, muted):
+            assert measure_contrast(color or "", ground) >= 4.5, f"{color} on {ground}"
+    selection = (theme.variables[f"screen-selection-{part}"] for part in ("foreground", "background"))
+    assert measure_contrast(*selection) >= 4.5
+
+
+def test_a_configured_theme_takes_precedence_over_the_background_of_the_terminal() -> None:
+    assert get_theme(terminal_is_light=True, name="night").name == "sessiontree-night"
+    assert sum(theme.dark for theme in THEMES.values()) >= 2
+    assert sum(not theme.dark for theme in THEMES.values()) >= 2

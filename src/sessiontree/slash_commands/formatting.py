@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
+from unicodedata import combining, east_asian_width
 
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, format_entry_row
@@ -38,8 +39,19 @@ def format_local_time(timestamp: str, *, seconds: bool = False) -> str:
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows as aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    widths = [max(map(measure_width, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(_pad, row, widths)).rstrip() for row in rows)
+
+
+def measure_width(text: str) -> int:
+    """Return how many columns a text takes in a terminal. Wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - measure_width(text))
 
 
 def make_excerpt(words: str, width: int = WIDTH) -> str:

@@ -1,4 +1,4 @@
-"""Commands that show information, and commands that set the model, the thinking level and the permission mode."""
+"""Commands that compare and show information, and that set the model, the thinking level and the permission mode."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import save_messages
 from sessiontree.branch_comparison import BranchStats, Comparison, Diff, format_usage
 from sessiontree.config import PermissionMode
-from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import Message
 from sessiontree.core.entry_text import CallLookup, format_entry_row
-from sessiontree.core.messages import CHARACTERS_PER_TOKEN, extract_text, get_role
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.ops.compare_files import describe_files
@@ -37,37 +36,7 @@ from sessiontree.slash_commands.registry import (
     complete_servers,
 )
 
-FULL = "full"
 WORDS = Argument(name="SERVER", complete=complete_servers, repeated=True)
-
-
-async def _run_context(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
-    if args and args[0] != FULL:
-        raise InvalidOperation(f"usage: /context [{FULL}]")
-    parts = controller.agent.build_system_parts() if controller.has_agent else []
-    explanation = explain(controller.session.tree, controller.branch.leaf)
-    if args:
-        messages = [
-            f"--- {get_role(message)}\n{extract_text(message.get('content'))}"
-            for message in explanation.context.to_llm()
-        ]
-        return CommandOutcome(
-            text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *messages])
-        )
-    calls = CallLookup(controller.session.tree)
-    rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
-    for item in explanation.entries:
-        if item.reaches_model or item.represented_by is not None:
-            reason = "" if item.reason == UNCHANGED else item.reason
-            stands = f"replaced by {format_id(item.represented_by)}" if item.represented_by else reason
-            tokens = f"~{item.tokens}" if item.reaches_model else ""
-            rows.append(
-                [format_id(item.entry.id), make_excerpt(format_entry_row(item.entry, calls), 48), tokens, stands]
-            )
-    unseen = sum(len(part.text) for part in parts) // CHARACTERS_PER_TOKEN
-    window = f" of {format_count(controller.model.info.context_window)}" if controller.model is not None else ""
-    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens (estimated); /context {FULL} shows the text"
-    return CommandOutcome(text="\n".join([*([format_table(rows)] if rows else []), total]))
 
 
 def diff_places(controller: SessionController, args: Sequence[str]) -> Diff:
@@ -244,12 +213,6 @@ async def _run_reload(controller: SessionController, args: Sequence[str]) -> Com
 
 
 COMMANDS = (
-    Command(
-        name="context",
-        help="Show what the model sees, including the system prompt, with token counts",
-        run=_run_context,
-        arguments=(Argument(name=FULL, complete=lambda controller, prefix: [FULL]),),
-    ),
     Command(
         name="diff",
         help="Compare the entries of two places; A alone is compared with the current place",

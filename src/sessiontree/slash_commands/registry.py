@@ -309,7 +309,7 @@ FILE = Argument(name="FILE", complete=complete_files)
 ORDER = (
     "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
     "fork", "branch", "clone", "new", "resume", "session", "name", "search", "export", "export-branch",
-    "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "diff", "compare",
+    "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "cost", "diff", "compare",
     "model", "thinking", "permissions", "mcp", "copy", "save-unsaved", "reload", "quit",
 )  # fmt: skip
 """The built-in commands in the order of the help."""
@@ -320,7 +320,9 @@ def get_builtin_commands() -> list[Command]:
         info,
         navigation,
         sessions,
+        usage,
     )
 
-    commands = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
+    modules = (navigation, sessions, info, usage)
+    commands = {command.name: command for module in modules for command in module.COMMANDS}
     return [commands[name] for name in ORDER]

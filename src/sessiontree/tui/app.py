@@ -35,8 +35,8 @@ from sessiontree.store import lock
 from sessiontree.tui.keys import Key, OrderedKeysApp, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.screens.chat_screen import ChatScreen
 from sessiontree.tui.services.session_checks import find_problems
-from sessiontree.tui.services.terminal import TerminalDriver
-from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
+from sessiontree.tui.services.terminal import TerminalDriver, notify_desktop, set_terminal_title
+from sessiontree.tui.theme import DARK, NOTIFICATION_CSS, THEMES, TranscriptStyles, get_styles, get_theme
 
 if TYPE_CHECKING:
     from sessiontree.extensions.api import Shortcut
@@ -104,10 +104,13 @@ class SessionApp(OrderedKeysApp[None]):
         self._last_size: object = None
         """Size of the session when it was last checked."""
         self._is_following = False
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = "ansi-dark" if self.no_color else get_theme(options.light).name
+        for theme in THEMES.values():
+            self.register_theme(theme)
+        self.theme = self._choose_theme()
         self.set_keymap(build_keymap(options.settings.keys))
+
+    def _choose_theme(self) -> str:
+        return "ansi-dark" if self.no_color else get_theme(self.options.light, self.options.settings.app.theme).name
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
@@ -297,6 +300,9 @@ class SessionApp(OrderedKeysApp[None]):
         """Load the configuration again after a change. Raises `ConfigError`."""
         settings = load_config()
         self.options = replace(self.options, settings=settings)
+        self.set_keymap(build_keymap(settings.keys))
+        self.theme = self._choose_theme()
+        self.chat.apply_theme()
         if self.controller is not None:
             self.controller.apply_settings(settings)
 
@@ -343,6 +349,20 @@ class SessionApp(OrderedKeysApp[None]):
 
     # Shutdown
 
+    # The terminal
+
+    def update_title(self) -> None:
+        """Show the session, and whether something is running, in the title of the terminal."""
+        if self.controller is not None:
+            session = self.controller.session
+            mark = "✻ " if self.chat.status_line.activity else ""
+            set_terminal_title(self, f"{mark}{session.name or os.path.basename(self.controller.cwd)} · sessiontree")
+
+    def alert(self, text: str) -> None:
+        """Ring the bell and send a desktop notification, unless the user is looking at the terminal."""
+        if self.options.settings.app.notify and not self.app_focus:
+            notify_desktop(self, text)
+
     def request_quit(self) -> None:
         self.run_worker(self._quit(), group="leave", exclusive=True)
 
@@ -358,7 +378,8 @@ class SessionApp(OrderedKeysApp[None]):
             except SessionTreeError as error:  # an error must not prevent quitting
                 message = Text(f"sessiontree: {escape_line(str(error))}")
             self._release_presence()
-            await self.controller.drop_unused()
+            if not await self.controller.drop_unused() and message is None and self.controller.session.tree.count:
+                message = Text("To continue this session: sessiontree -c")
         self.exit(message=message)
 
     def on_unmount(self) -> None:

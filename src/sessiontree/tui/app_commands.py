@@ -37,6 +37,7 @@ from sessiontree.slash_commands.registry import (
 )
 from sessiontree.slash_commands.sessions import export_session, format_export
 from sessiontree.tui.services.model_setup import choose_model, connect_model, enter_key, log_out
+from sessiontree.tui.services.settings_menu import open_settings
 from sessiontree.tui.services.terminal import send_to_clipboard
 
 if TYPE_CHECKING:
@@ -257,10 +258,15 @@ def build_app_commands(app: SessionApp) -> CommandRegistry:
     async def logout(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         return CommandOutcome(text=await log_out(app, args[0] if args else None))
 
+    async def settings(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        await open_settings(app)
+        return CommandOutcome()
+
     provider = Argument(name="PROVIDER", complete=lambda controller, word: list(PROVIDERS))
     added = [
         Command(name="login", help="Enter an API key, or add a model server", arguments=(provider,), run=login),
         Command(name="logout", help="Remove a stored API key", arguments=(provider,), run=logout),
+        Command(name="settings", help="Show and change the settings", run=settings),
         Command(name="hotkeys", help="List the key bindings", run=hotkeys),
     ]
     own = {

@@ -9,9 +9,11 @@ import asyncio
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
+from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from textual import events
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.app import App
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
@@ -235,6 +237,14 @@ def list_keys(keymap: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
         for area, keys in AREAS.items()
     ]
 
+
+class LegacyKey(Enum):
+    """Keys of terminals without the extended keyboard protocol that Textual does not know."""
+
+    ALT_ENTER = "alt+enter"
+
+
+ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (LegacyKey.ALT_ENTER,))  # pyright: ignore[reportArgumentType]
 
 MAX_WAIT_SECONDS = 0.5
 """Maximum time a key waits for earlier keys. A busy widget must not block the keyboard."""

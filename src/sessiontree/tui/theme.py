@@ -1,4 +1,4 @@
-"""Light and dark theme, detection of the terminal background, and styles of the transcript."""
+"""Themes, detection of the terminal background, and styles of the transcript."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rich.style import Style
 from rich.theme import Theme as RichTheme
 from textual.theme import Theme
 
+from sessiontree.config import ThemeName
+
 REPLY_SECONDS = 0.15
 """Maximum time to wait for the terminal to report its background."""
 
@@ -22,44 +24,64 @@ Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel;
 """
 """Notifications at the top, because the bottom of every screen shows hints."""
 
-DARK = Theme(
-    name="sessiontree-dark",
-    primary="#8ab4f8",
-    secondary="#9aa3b2",
-    accent="#d9a962",
-    foreground="#d5d8de",
-    background="#111317",
-    surface="#171a1f",
-    panel="#20242b",
-    success="#87bf8c",
-    warning="#d9a962",
-    error="#e5878a",
-    dark=True,
-    variables={
-        "muted": "#858c98",
-        "screen-selection-background": "#2f4f7f",
-        "screen-selection-foreground": "#ffffff",
-    },
-)
-LIGHT = Theme(
-    name="sessiontree-light",
-    primary="#2a5db0",
-    secondary="#5b6270",
-    accent="#8f5f00",
-    foreground="#23262c",
-    background="#fcfbf8",
-    surface="#f4f2ed",
-    panel="#e9e6df",
-    success="#2e7a3a",
-    warning="#8f5f00",
-    error="#b0323a",
-    dark=False,
-    variables={
-        "muted": "#6b7280",
-        "screen-selection-background": "#b9d3f7",
-        "screen-selection-foreground": "#101216",
-    },
-)
+
+def _build_theme(
+    name: ThemeName, *, dark: bool, text: str, grounds: tuple[str, str, str], muted: str, primary: str, secondary: str,
+    success: str, warning: str, error: str, selection: tuple[str, str],
+) -> Theme:  # fmt: skip
+    """Build a theme. `grounds` are the backgrounds of the screen, of panels, and of messages and highlighted rows."""
+    return Theme(
+        name=f"sessiontree-{name}",
+        primary=primary,
+        secondary=secondary,
+        accent=warning,
+        foreground=text,
+        background=grounds[0],
+        surface=grounds[1],
+        panel=grounds[2],
+        success=success,
+        warning=warning,
+        error=error,
+        dark=dark,
+        variables={
+            "muted": muted,
+            "screen-selection-foreground": selection[0],
+            "screen-selection-background": selection[1],
+        },
+    )
+
+
+DARK = _build_theme(
+    "dark", dark=True, text="#d5d8de", grounds=("#111317", "#171a1f", "#20242b"), muted="#8b929e",
+    primary="#8ab4f8", secondary="#9aa3b2", success="#87bf8c", warning="#d9a962", error="#e5878a",
+    selection=("#ffffff", "#2f4f7f"),
+)  # fmt: skip
+LIGHT = _build_theme(
+    "light", dark=False, text="#23262c", grounds=("#fcfbf8", "#f4f2ed", "#e9e6df"), muted="#5f6672",
+    primary="#2a5db0", secondary="#5b6270", success="#27682f", warning="#7d5300", error="#b0323a",
+    selection=("#101216", "#b9d3f7"),
+)  # fmt: skip
+NIGHT = _build_theme(
+    "night", dark=True, text="#ffffff", grounds=("#000000", "#0a0a0a", "#1c1c1c"), muted="#b4b4b4",
+    primary="#9ecbff", secondary="#d0d0d0", success="#7ee787", warning="#ffd166", error="#ff9b9b",
+    selection=("#000000", "#ffd166"),
+)  # fmt: skip
+PAPER = _build_theme(
+    "paper", dark=False, text="#000000", grounds=("#ffffff", "#f7f7f7", "#ececec"), muted="#4a4a4a",
+    primary="#0a3d91", secondary="#333333", success="#0b5219", warning="#6a4200", error="#97001b",
+    selection=("#ffffff", "#0a3d91"),
+)  # fmt: skip
+DUSK = _build_theme(
+    "dusk", dark=True, text="#c9d4e3", grounds=("#14202e", "#1a2838", "#233447"), muted="#8fa3ba",
+    primary="#7cc0ea", secondary="#a3b4c8", success="#8ecb9d", warning="#e3b878", error="#f0979c",
+    selection=("#ffffff", "#3a5f87"),
+)  # fmt: skip
+COLORBLIND = _build_theme(
+    "colorblind", dark=True, text="#e4e4e4", grounds=("#121212", "#1a1a1a", "#262626"), muted="#9e9e9e",
+    primary="#8ab4f8", secondary="#b0b0b0", success="#56b4e9", warning="#f0e442", error="#f59a4a",
+    selection=("#ffffff", "#2f4f7f"),
+)  # fmt: skip
+THEMES: dict[str, Theme] = {theme.name: theme for theme in (DARK, LIGHT, NIGHT, PAPER, DUSK, COLORBLIND)}
 
 
 class TranscriptStyles(NamedTuple):
@@ -111,11 +133,12 @@ def build_styles(theme: Theme) -> TranscriptStyles:
 
 def get_styles(theme: str) -> TranscriptStyles:
     """Return the transcript styles for a theme name."""
-    return build_styles(LIGHT if theme == LIGHT.name else DARK)
+    return build_styles(THEMES.get(theme, DARK))
 
 
-def get_theme(terminal_is_light: bool) -> Theme:
-    return LIGHT if terminal_is_light else DARK
+def get_theme(terminal_is_light: bool, name: ThemeName = "auto") -> Theme:
+    """Return the configured theme, or the dark or the light one."""
+    return THEMES[f"sessiontree-{name}"] if name != "auto" else LIGHT if terminal_is_light else DARK
 
 
 # Detection

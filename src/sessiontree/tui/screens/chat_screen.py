@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from sessiontree.slash_commands.controller import SessionController
     from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
+LONG_RUN_SECONDS = 10.0
+"""A run of at least this length ends with a notification, if the terminal is not focused."""
 PAGE_ENTRIES = 60
 """Number of entries shown at first, and loaded each time the user scrolls to the top."""
 DOUBLE_PRESS_SECONDS = 0.5
@@ -95,6 +97,7 @@ class ChatScreen(Screen[None]):
         """The last error shown since the last user action."""
         self._last_escape = 0.0
         self._last_quit_request = 0.0
+        self._run_started_at = 0.0
         self._unwritten_prompt = ""
         """The last prompt, until it is written to the session."""
         self._ui_thread = 0
@@ -111,11 +114,14 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._ui_thread, self._event_loop = threading.get_ident(), get_running_loop()
+        self.apply_theme()
+        self.status_line.hint = format_hints(self, ("abort", "to abort"))
+        self._queue_lines.hint = format_hints(self, ("take_back", "to edit"))
+
+    def apply_theme(self) -> None:
         self.transcript.set_renderer(
             BlockRenderer(self.app.transcript_styles, unfold_hint=format_hints(self, ("unfold", "to expand")))
         )
-        self.status_line.hint = format_hints(self, ("abort", "to abort"))
-        self._queue_lines.hint = format_hints(self, ("take_back", "to edit"))
 
     # Session
 
@@ -169,6 +175,7 @@ class ChatScreen(Screen[None]):
         if self.controller is not None:
             self._usage.update(self.controller.branch)
             self.footer.show_state(build_footer_state(self.controller, self._usage.count))
+            self.app.update_title()
 
     def on_transcript_earlier_requested(self) -> None:
         if self.controller is None or not self._earlier_ids:
@@ -340,6 +347,7 @@ class ChatScreen(Screen[None]):
 
     def show_activity(self, label: str, *, countdown: float | None = None) -> None:
         self.status_line.show_activity(label, countdown)
+        self.app.update_title()
 
     def set_status(self, key: str, text: str | None) -> None:
         self.footer.statuses.pop(key, None)
@@ -382,11 +390,12 @@ class ChatScreen(Screen[None]):
                     self.transcript.update_block(block)
                 self.show_activity("working")
             case hook_events.RunStart():
+                self._run_started_at = time.monotonic()
                 self.show_activity("working")
             case hook_events.RunEnd(aborted=aborted, error=error):
                 self._finish_run(aborted, error)
             case hook_events.QueueChanged(steering=steering, follow_up=follow_up):
-                self._show_queue((*steering, *follow_up))
+                self._show_queue(steering, follow_up)
             case hook_events.RetryScheduled(delay=delay):
                 self.show_activity(event.text, countdown=delay)
             case hook_events.SnapshotProgress(done=done, total=total):
@@ -452,11 +461,13 @@ class ChatScreen(Screen[None]):
         self.show_activity(self._shell_activity)
         if aborted or error is not None:
             self.action_take_back()
+        elif time.monotonic() - self._run_started_at > LONG_RUN_SECONDS:
+            self.app.alert("The answer is ready")
 
     # Queue
 
-    def _show_queue(self, prompts: tuple[str, ...]) -> None:
-        self._queue_lines.show_prompts(prompts)
+    def _show_queue(self, steering: tuple[str, ...], follow_up: tuple[str, ...] = ()) -> None:
+        self._queue_lines.show_prompts(steering, follow_up)
         self.save_draft()
 
     async def _send_queued(self, agent: Agent) -> None:

@@ -44,7 +44,7 @@ from sessiontree.tui.keys import OrderedKeysApp, build_keymap, find_key_errors, 
 from sessiontree.tui.screens.compare_view import ComparisonScreen, ComparisonSides, ComparisonView, build_diff_sides
 from sessiontree.tui.screens.dialogs import EditorDialog, SelectDialog
 from sessiontree.tui.services.terminal import TerminalDriver, send_to_clipboard
-from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, get_styles, get_theme, has_light_background
+from sessiontree.tui.theme import DARK, NOTIFICATION_CSS, THEMES, get_styles, get_theme, has_light_background
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.transcript import Transcript
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
@@ -156,9 +156,13 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._schedule_details()
 
     def on_resize(self, event: events.Resize) -> None:
-        rows = event.size.height
-        self.query_one(".panel").styles.height = max(rows // 2, min(MIN_PANEL_ROWS, rows - MIN_PANE_ROWS))
+        self._divide_screen(event.size.height)
         self._show_foot()
+
+    def _divide_screen(self, rows: int) -> None:
+        """Give the tree its rows. A comparison needs half of the screen, however small it is."""
+        least = 0 if len(self.view.marks) == MAX_MARKS else min(MIN_PANEL_ROWS, rows - MIN_PANE_ROWS)
+        self.query_one(".panel").styles.height = max(rows // 2, least)
 
     # Display
 
@@ -255,6 +259,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         chosen, marks = self.view.selected_entry, list(self.view.marks)
         both = len(marks) == MAX_MARKS
         self._comparison.display = both
+        self._divide_screen(self.size.height)
         is_open = not both and chosen is not None
         self._conversation.display = is_open and self._pane_mode == "conversation"
         pane.display = is_open and self._pane_mode in ("text", "model")
@@ -419,9 +424,9 @@ class TreeApp(OrderedKeysApp[TreeChoice | None]):
         super().__init__(driver_class=TerminalDriver, ansi_color="NO_COLOR" in os.environ)
         self._session = session
         self._settings = settings
-        self.register_theme(DARK)
-        self.register_theme(LIGHT)
-        self.theme = "ansi-dark" if self.no_color else get_theme(light).name
+        for theme in THEMES.values():
+            self.register_theme(theme)
+        self.theme = "ansi-dark" if self.no_color else get_theme(light, settings.app.theme).name
         self.set_keymap(build_keymap(settings.keys))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ from textual.app import App, SuspendNotSupported
 from textual.drivers.linux_driver import LinuxDriver
 
 from sessiontree.core.number_text import pluralize
+from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
 
 
@@ -51,6 +52,21 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
         self._file: Any = TolerantFile(self._file)
         self._is_suspended = False
+        self._title = ""
+
+    def start_application_mode(self) -> None:
+        super().start_application_mode()
+        self.write(SAVE_TITLE)
+
+    def stop_application_mode(self) -> None:
+        self.write(RESTORE_TITLE)
+        super().stop_application_mode()
+
+    def set_title(self, title: str) -> None:
+        """Set the title of the terminal. The old one returns when the app ends."""
+        if title != self._title:
+            self._title = title
+            self.write(f"\x1b]0;{title}\x07")
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
@@ -65,6 +81,22 @@ class TerminalDriver(LinuxDriver):
             super().write(data)
 
 
+SAVE_TITLE, RESTORE_TITLE = "\x1b[22;0t", "\x1b[23;0t"
+
+
+def set_terminal_title(app: App[Any], title: str) -> None:
+    driver = app._driver  # pyright: ignore[reportPrivateUsage]
+    if isinstance(driver, TerminalDriver):
+        driver.set_title(escape_line(title))
+
+
+def notify_desktop(app: App[Any], text: str) -> None:
+    """Ring the bell, and send a notification (OSC 9) to terminals that show them."""
+    driver = app._driver  # pyright: ignore[reportPrivateUsage]
+    if isinstance(driver, TerminalDriver):
+        driver.write(f"\x1b]9;{escape_line(text)}\x1b\\\a")
+
+
 NOTHING_TO_COPY = "Nothing to copy"
 
 
@@ -76,7 +108,8 @@ def send_to_clipboard(app: App[Any], text: str) -> str:
     if not text.strip():
         return NOTHING_TO_COPY
     app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
-    return f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"
+    sent = f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"
+    return f"{sent}; tmux passes it on with `set -g set-clipboard on`" if os.environ.get("TMUX") else sent
 
 
 EDITOR_WORKERS = "external-editor"

@@ -123,6 +123,8 @@ class BlockRenderer:
         lines = (
             self._render_diff(shown, width)
             if block.is_diff
+            else self._render_file(shown, width)
+            if shown and block.text == block.file_content
             else self._render_plain("\n".join(shown), width, style)
             if shown
             else []
@@ -149,6 +151,16 @@ class BlockRenderer:
             first, *others = self._render_plain(line, width - lead, style)
             strips.append(Strip([Segment(f"{number:>{digits}} " if lead else "", styles.muted), *first]))
             strips += [Strip([Segment(" " * lead), *other]) for other in others]
+        return strips
+
+    def _render_file(self, lines: Sequence[str], width: int) -> list[Strip]:
+        """Render the content of a written file with line numbers."""
+        digits = len(str(len(lines)))
+        strips: list[Strip] = []
+        for number, line in enumerate(lines, 1):
+            first, *others = self._render_plain(line, max(width - digits - 1, 1), self.styles.success)
+            strips.append(Strip([Segment(f"{number:>{digits}} ", self.styles.muted), *first]))
+            strips += [Strip([Segment(" " * (digits + 1)), *other]) for other in others]
         return strips
 
     def _render_thought(

@@ -100,10 +100,15 @@ class QueueLines(SafeStatic):
         self.prompts: tuple[str, ...] = ()
         self.hint = ""
 
-    def show_prompts(self, prompts: tuple[str, ...]) -> None:
-        self.prompts = prompts
+    def show_prompts(self, steering: tuple[str, ...], follow_up: tuple[str, ...] = ()) -> None:
+        """Show prompts that are sent after the current step, then those that are sent after the run."""
+        prompts = self.prompts = (*steering, *follow_up)
         self.set_class(bool(prompts), "-shown")
-        shown = [f"⋯ {escape_line(' '.join(text.split()))}" for text in prompts[:MAX_QUEUED]]
-        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in shown]
+        lines: list[Text] = []
+        for index, text in enumerate(prompts[:MAX_QUEUED]):
+            when = " · after this step" if index < len(steering) else " · after the run"
+            line = Text(f"⋯ {escape_line(' '.join(text.split()))}", no_wrap=True)
+            line.truncate(max(self.screen.size.width - len(when) - 2, 8), overflow="ellipsis")
+            lines.append(line.append(when, "dim"))
         hint = " · ".join(filter(None, [f"{len(prompts)} queued", self.hint])) if prompts else ""
         self.set_text(Text("\n").join([*lines, Text(hint, "dim")]))

@@ -112,6 +112,7 @@ class Editor(TextArea):
         scrollbar-size-vertical: 1;
     }
     Editor:focus { border-top: solid $secondary 60%; border-bottom: solid $secondary 60%; }
+    Editor .text-area--placeholder { color: $muted; }
     Editor.-shell:focus { border-top: solid $warning; border-bottom: solid $warning; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

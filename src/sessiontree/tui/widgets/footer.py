@@ -18,6 +18,7 @@ from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.messages import list_usages, sum_usage
 from sessiontree.core.number_text import format_count, list_usage
 from sessiontree.core.sanitize import escape_line
+from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Branch, Session
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class FooterState(Struct, frozen=True, kw_only=True):
     """The values shown in the footer."""
 
     folder: str = ""
+    git_branch: str = ""
+    permission_mode: str = ""
     name: str = ""
     branch: str = ""
     read_only: bool = False
@@ -130,6 +133,8 @@ def build_footer_state(controller: SessionController, count: UsageCount) -> Foot
         folder = "~" + folder[len(home) :]
     return FooterState(
         folder=folder,
+        git_branch=read_git_branch(controller.cwd),
+        permission_mode="" if controller.permissions is None else controller.permissions.effective_mode,
         name=session.name or session.id[-8:],
         branch=controller.branch.name,
         read_only=session.read_only is not None,
@@ -139,6 +144,27 @@ def build_footer_state(controller: SessionController, count: UsageCount) -> Foot
         context_tokens=count.context_tokens,
         usage=count.usage,
     )
+
+
+MAX_HEAD_BYTES = 1000
+
+
+def read_git_branch(folder: str) -> str:
+    """Return the branch of the repository that contains a folder, a short commit id, or nothing outside of one."""
+    while True:
+        marker = os.path.join(folder, ".git")
+        if os.path.lexists(marker):
+            break
+        folder, name = os.path.split(folder)
+        if not name:
+            return ""
+    try:
+        if not os.path.isdir(marker):  # a worktree or a submodule
+            marker = os.path.join(folder, read_regular_file(marker, MAX_HEAD_BYTES).decode()[len("gitdir: ") :].strip())
+        head = read_regular_file(os.path.join(marker, "HEAD"), MAX_HEAD_BYTES).decode().strip()
+    except (OSError, ValueError):
+        return ""
+    return head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else head[:8]
 
 
 class Footer(Widget):
@@ -163,7 +189,7 @@ class Footer(Widget):
             return Text("")
         here = [escape_line(facts.name), f"on {escape_line(facts.branch)}"]
         here += ["read-only"] if facts.read_only else []
-        here += [escape_line(facts.folder)]
+        here += [escape_line(facts.folder) + (f" (git: {escape_line(facts.git_branch)})" if facts.git_branch else "")]
         told = "  ".join(escape_line(text) for text in self.statuses.values())
         share = (facts.context_tokens or 0) / facts.window if facts.window else 0
         fill = (
@@ -171,7 +197,8 @@ class Footer(Widget):
         )
         took = list_usage(facts.usage.tokens, facts.usage.cost)
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
-        model = Text(f"{escape_line(facts.model) or self.model_note}{thinking}")
+        mode = f"{facts.permission_mode} · " if facts.permission_mode else ""
+        model = Text(f"{mode}{escape_line(facts.model) or self.model_note}{thinking}")
         below = Text(" · ".join(took))
         if fill:
             below.append(" · " if took else "")
