@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
@@ -244,7 +244,7 @@ class LegacyKey(Enum):
     ALT_ENTER = "alt+enter"
 
 
-ANSI_SEQUENCES_KEYS.setdefault("\x1b\r", (LegacyKey.ALT_ENTER,))  # pyright: ignore[reportArgumentType]
+cast("dict[str, Any]", ANSI_SEQUENCES_KEYS).setdefault("\x1b\r", (LegacyKey.ALT_ENTER,))
 
 MAX_WAIT_SECONDS = 0.5
 """Maximum time a key waits for earlier keys. A busy widget must not block the keyboard."""
