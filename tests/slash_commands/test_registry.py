@@ -27,7 +27,7 @@ from tests.slash_commands.conftest import MakeController, ScriptedModels, make_s
 ALL = (
     "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "
     "/cherry-pick /rebase /compact /uncompact /context /cost /diff /compare /export /export-branch /search /resume "
-    "/new /session /model /thinking /permissions /mcp /copy /save-unsaved /reload /help /quit"
+    "/new /session /model /thinking /permissions /plan /mcp /copy /save-unsaved /reload /help /quit"
 )
 
 
@@ -177,4 +177,4 @@ def test_every_command_is_documented_with_its_usage() -> None:
 def test_help_lists_every_command_once() -> None:
     names = [command.name for command in get_builtin_commands()]
 
-    assert len(names) == len(set(names)) == 37
+    assert len(names) == len(set(names)) == 38

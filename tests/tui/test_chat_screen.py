@@ -142,6 +142,32 @@ async def test_the_footer_shows_the_permission_mode_and_the_branch_of_git(runnin
         await app.wait_for_text("read-only · scripted")
 
 
+async def test_the_list_of_the_agent_is_shown_until_it_is_done(running: Running) -> None:
+    def call(id: str, *states: str) -> ToolCall:
+        return ToolCall(id, "todo", {"items": [{"text": f"step {n}", "status": s} for n, s in enumerate(states)]})
+
+    started = [call("a", "done", "in_progress", "pending")]
+    async with running(started, "Begun.", [call("b", "done", "done", "done")], "Finished.") as app:
+        await app.submit_and_wait("Go")
+        await app.wait_for_text("☑ step 0", "▶ step 1", "☐ step 2", "1 of 3 done")
+        await app.submit_and_wait("Go on")
+        await app.wait_until(lambda: "of 3 done" not in app.screen)
+        session = app.app.controller.session
+        [first] = [entry for entry in session.tree if entry.text == "Begun."]
+        await app.submit(f"/branch-here side {first.id}")
+        await app.wait_for_text("1 of 3 done")
+
+
+async def test_a_plan_is_approved_in_the_app(running: Running, project: Path) -> None:
+    write = ToolCall("c1", "write", {"path": "a.txt", "content": "x"})
+    async with running("1. Write a.txt", [write], "Done.", permission_mode="allow-all") as app:
+        await app.submit("/plan Write a file")
+        await app.wait_for_text("Write a.txt", "Plan mode: what next?")
+        await app.press("enter")
+        await app.wait_for_text("Done.", "allow-all · scripted")
+        assert (project / "a.txt").read_text() == "x"
+
+
 async def test_queued_messages_say_when_they_are_sent(running: Running) -> None:
     async with running([Delay(30), "First."], "Second.") as app:
         await app.submit("One")

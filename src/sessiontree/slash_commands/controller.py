@@ -66,6 +66,7 @@ from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
 from sessiontree.slash_commands.host import HeadlessHost, Host, WorkingFolder
 from sessiontree.slash_commands.models import ConfiguredModels, Models, get_model_name
+from sessiontree.slash_commands.plan_mode import PlanMode
 from sessiontree.slash_commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 
 Reason = Literal["new", "resume", "fork"]
@@ -124,6 +125,7 @@ class SessionController:
         self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
         self._system_parts: list[SystemPart] = []
+        self.plan_mode = PlanMode(self)
         self._moves = MoveGuard(self.hooks)
         self._shell = UserShell(self.hooks, self._write_shell_message)
         """Runs shell commands while no agent exists."""

@@ -310,7 +310,7 @@ ORDER = (
     "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
     "fork", "branch", "clone", "new", "resume", "session", "name", "search", "export", "export-branch",
     "merge", "cherry-pick", "rebase", "compact", "uncompact", "context", "cost", "diff", "compare",
-    "model", "thinking", "permissions", "mcp", "copy", "save-unsaved", "reload", "quit",
+    "model", "thinking", "permissions", "plan", "mcp", "copy", "save-unsaved", "reload", "quit",
 )  # fmt: skip
 """The built-in commands in the order of the help."""
 
@@ -319,10 +319,11 @@ def get_builtin_commands() -> list[Command]:
     from sessiontree.slash_commands import (  # cycle: they define commands with the classes above
         info,
         navigation,
+        plan_mode,
         sessions,
         usage,
     )
 
-    modules = (navigation, sessions, info, usage)
+    modules = (navigation, sessions, info, usage, plan_mode)
     commands = {command.name: command for module in modules for command in module.COMMANDS}
     return [commands[name] for name in ORDER]

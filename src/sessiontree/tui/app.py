@@ -188,6 +188,8 @@ class SessionApp(OrderedKeysApp[None]):
     async def _attach_session(self, session: Session) -> bool:
         """Open the session in the app. Return `False` if the user cancels."""
         from sessiontree.agent.factory import load_agent_options
+        from sessiontree.agent.tools import builtin_tools
+        from sessiontree.agent.tools.todo_tool import todo
         from sessiontree.slash_commands.controller import SessionController
         from sessiontree.tui.app_commands import AppHost, build_app_commands
 
@@ -198,6 +200,7 @@ class SessionApp(OrderedKeysApp[None]):
             return False
         options = load_agent_options(
             self.options.settings,
+            tools=(*builtin_tools(), todo),
             mode=self.options.permission_mode,
             allow=self.options.allow,
             asker=self.ui.ask_permission,

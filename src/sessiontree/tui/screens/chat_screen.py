@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from asyncio import AbstractEventLoop, Lock, get_running_loop, to_thread
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -17,7 +18,8 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.timer import Timer
 
-from sessiontree.core.entries import Message
+from sessiontree.agent.tools.todo_tool import TodoItem, read_items, todo
+from sessiontree.core.entries import Entry, Message
 from sessiontree.errors import ReadOnly, SessionTreeError
 from sessiontree.hooks import events as hook_events
 from sessiontree.hooks.events import Event
@@ -34,7 +36,7 @@ from sessiontree.tui.services.input import (
 )
 from sessiontree.tui.services.terminal import edit_externally
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
-from sessiontree.tui.widgets.controls import QueueLines, StatusLine
+from sessiontree.tui.widgets.controls import QueueLines, StatusLine, TodoLines
 from sessiontree.tui.widgets.editor import CHAT_BINDINGS, CompletionPopup, Editor
 from sessiontree.tui.widgets.footer import Footer, UsageCounter, build_footer_state
 from sessiontree.tui.widgets.permission_panel import PermissionPanel
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from sessiontree.slash_commands.controller import SessionController
     from sessiontree.tui.app import SessionApp  # cycle: the app creates it, and it calls the app
 
+MAX_TODO_ENTRIES = 200
+"""How many of the last entries are searched for the list of the agent."""
 LONG_RUN_SECONDS = 10.0
 """A run of at least this length ends with a notification, if the terminal is not focused."""
 PAGE_ENTRIES = 60
@@ -85,6 +89,7 @@ class ChatScreen(Screen[None]):
         """Draft of the current session."""
         self.status_line = StatusLine()
         self._queue_lines = QueueLines()
+        self._todo_lines = TodoLines()
         self._usage = UsageCounter(self, self.update_footer)
         self._earlier_ids: list[str] = []
         """Ids of the entries on the path that are not loaded into the transcript yet."""
@@ -105,6 +110,7 @@ class ChatScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield self.transcript
+        yield self._todo_lines
         yield self.status_line
         yield self._queue_lines
         yield self.permission
@@ -150,6 +156,7 @@ class ChatScreen(Screen[None]):
         self._earlier_ids = [entry.id for entry in path[:-PAGE_ENTRIES]]
         self.block_builder = BlockBuilder(self.app.renderers)
         unwritten = [*self.transcript.streaming, *self._shell_blocks]
+        self._todo_lines.show_items(find_todo_items(reversed(path[-MAX_TODO_ENTRIES:])) or [])
         self.transcript.show_blocks([*self.block_builder.build_all(shown), *unwritten], earlier=len(path) - len(shown))
         if not shown and not unwritten:
             self.transcript.append(TranscriptBlock("note", text=self._format_welcome()))
@@ -428,6 +435,8 @@ class ChatScreen(Screen[None]):
 
     def _show_entry(self, entry: hook_events.Entry) -> None:
         blocks = self.block_builder.build_entry(entry)
+        if (items := find_todo_items([entry])) is not None:
+            self._todo_lines.show_items(items)
         first = blocks[0] if blocks else None
         if first is not None and first.kind == "user":
             self._unwritten_prompt = ""
@@ -463,6 +472,8 @@ class ChatScreen(Screen[None]):
             self.action_take_back()
         elif time.monotonic() - self._run_started_at > LONG_RUN_SECONDS:
             self.app.alert("The answer is ready")
+        if not aborted and error is None and self.controller is not None and self.controller.plan_mode.is_active:
+            self.app.action_command("/plan")
 
     # Queue
 
@@ -585,6 +596,15 @@ class ChatScreen(Screen[None]):
         """Forward a paste to the editor if another widget has the focus."""
         self.editor.focus()
         self.editor.post_message(events.Paste(event.text))
+
+
+def find_todo_items(entries: Iterable[Entry]) -> list[TodoItem] | None:
+    """Return the list of the first entry that calls the todo tool; `None` if none does."""
+    for entry in entries:
+        for call in reversed(entry.tool_calls):
+            if call.name == todo.name:
+                return read_items(call.arguments)
+    return None
 
 
 def _format_read_only(error: ReadOnly, session: Session) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, OptionList, Static
 
+from sessiontree.agent.tools.todo_tool import TodoItem, format_item
 from sessiontree.core.sanitize import escape_line, escape_lines
 
 
@@ -85,6 +87,37 @@ class StatusLine(SafeStatic):
             duration = f"{now - self._start:.0f} s" if end is None else f"in {max(0.0, end - now):.0f} s"
             parts = [f"{spinner} {escape_line(self.activity)}", duration, self.hint]
             self.set_text(" · ".join(filter(None, parts)))
+
+
+MAX_TODO_LINES = 6
+
+
+class TodoLines(SafeStatic):
+    """The list that the agent keeps with the todo tool. Hidden when it is empty or done."""
+
+    DEFAULT_CSS = """
+    TodoLines { height: auto; padding: 0 1; color: $foreground; display: none; }
+    TodoLines.-shown { display: block; }
+    """
+
+    def show_items(self, items: Sequence[TodoItem]) -> None:
+        """Show the items around the first one that is not done."""
+        left = [index for index, item in enumerate(items) if item.status != "done"]
+        self.set_class(bool(left), "-shown")
+        if not left:
+            return
+        first = max(0, min(left[0] - 1, len(items) - MAX_TODO_LINES))
+        lines = [
+            Text(
+                escape_line(format_item(item)),
+                "dim" if item.status == "done" else "",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+            for item in items[first : first + MAX_TODO_LINES]
+        ]
+        done = f"{len(items) - len(left)} of {len(items)} done"
+        self.set_text(Text("\n").join([*lines, Text(done, "dim")]))
 
 
 class QueueLines(SafeStatic):

@@ -134,7 +134,7 @@ def build_footer_state(controller: SessionController, count: UsageCount) -> Foot
     return FooterState(
         folder=folder,
         git_branch=read_git_branch(controller.cwd),
-        permission_mode="" if controller.permissions is None else controller.permissions.effective_mode,
+        permission_mode=_name_mode(controller),
         name=session.name or session.id[-8:],
         branch=controller.branch.name,
         read_only=session.read_only is not None,
@@ -165,6 +165,12 @@ def read_git_branch(folder: str) -> str:
     except (OSError, ValueError):
         return ""
     return head.removeprefix("ref: refs/heads/") if head.startswith("ref: ") else head[:8]
+
+
+def _name_mode(controller: SessionController) -> str:
+    if controller.plan_mode.is_active:
+        return "plan mode"
+    return "" if controller.permissions is None else controller.permissions.effective_mode
 
 
 class Footer(Widget):
