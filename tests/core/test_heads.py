@@ -673,6 +673,7 @@ def test_the_summary_after_the_record_of_a_promotion_belongs_to_it():
         ((entry("c", "b", branch="side"),), "the switch from main to side"),
         ((entry("c", "b", branch="side"), make_merge("d", "c", "b", branch="side")), "the merge of main into side"),
         ((make_merge("c", "b", "lost", branch="main"),), "the merge into main"),
+        ((make_merge("c", "b", "a", branch="main"),), "the merge into main"),
         ((make_merge("c", "a", "b", branch="side", current="main"),), "the merge of main into side"),
         (
             (make_record("c", "b", current="two", heads={"main": "b", "two": "a"}, archived=["main"], **{"from": {}}),),

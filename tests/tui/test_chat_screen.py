@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from textual import events
 
 import sessiontree as st
@@ -22,7 +23,7 @@ from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
+from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedUsage, Thinking
 from sessiontree.session import Session
 from sessiontree.slash_commands.models import Models
 from sessiontree.tui.app import SessionApp
@@ -31,7 +32,7 @@ from sessiontree.tui.services.input import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
 from tests.store.test_files import limit_file_size
 
-from .conftest import Driver, NoModels, Running
+from .conftest import Driver, NoModels, Running, ScriptedModels
 
 
 async def test_prompt_and_answer_are_shown_and_written(running: Running) -> None:
@@ -166,6 +167,22 @@ async def test_a_plan_is_approved_in_the_app(running: Running, project: Path) ->
         await app.press("enter")
         await app.wait_for_text("Done.", "allow-all · scripted")
         assert (project / "a.txt").read_text() == "x"
+
+
+async def test_an_image_for_a_model_without_images_is_announced(running: Running, project: Path) -> None:
+    (project / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
+    blind = ScriptedModel(["Which image?"], info=replace(INFO, images=False))
+    async with running(models=ScriptedModels(blind)) as app:
+        await app.submit("See @a.png")
+        await app.wait_for_text("scripted takes no images; it gets a note instead")
+
+
+async def test_the_permission_mode_is_chosen_from_a_list(running: Running) -> None:
+    async with running() as app:
+        await app.submit("/permissions")
+        await app.wait_for_text("Permission mode of this session", "ask before edits and commands", "Show the rules")
+        await app.press(*"read-only", "enter")
+        await app.wait_for_text("Permission mode: read-only")
 
 
 async def test_queued_messages_say_when_they_are_sent(running: Running) -> None:

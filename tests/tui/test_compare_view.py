@@ -165,3 +165,15 @@ def test_names_of_files_and_branches_are_escaped() -> None:
 
     shown = [sides.title, *(word for side in sides.sides for word in (side.name, *side.stats))]
     assert not any("\x1b" in word or "\x07" in word for word in shown)
+
+
+async def test_a_leaf_without_a_branch_can_be_compared(running: Running) -> None:
+    session = st.create("left")
+    session.append(st.user("one"))
+    session.append(st.assistant("left behind"))
+    async with running("new way", session=session) as app:
+        await app.submit("/clear")
+        await app.wait_until(lambda: "left behind" not in app.screen)
+        await app.submit_and_wait("another way")
+        await app.submit("/compare")
+        await app.wait_for_text("left behind", "new way")

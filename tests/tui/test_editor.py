@@ -385,3 +385,57 @@ def test_files_with_the_prefix_come_first() -> None:
 
 def test_mentions_work_with_and_without_quotes() -> None:
     assert find_mentions('see @a.py, @"b c.png" and me@example.org @d') == ["a.py,", "b c.png", "d"]
+
+
+async def test_a_dragged_image_becomes_a_mention_and_other_paths_stay_text(
+    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, notes = tmp_path / "my picture.png", tmp_path / "notes.txt"
+    image.write_bytes(b"\x89PNG")
+    notes.write_text("x")
+    async with running() as app:
+        for pasted in (str(image).replace(" ", "\\ "), f"'{image}' ", f'"{image}"'):
+            app.editor.post_message(events.Paste(pasted))
+            await app.wait_until(lambda: app.editor.text == f'@"{image}" ')
+            app.editor.clear_text()
+        for pasted in (str(notes), f"{image} {image}", "it's", "relative.png", str(tmp_path / "missing.png")):
+            app.editor.post_message(events.Paste(pasted))
+            await app.wait_until(lambda pasted=pasted: app.editor.text == pasted)
+            app.editor.clear_text()
+
+
+async def test_an_image_on_the_clipboard_of_the_desktop_is_attached(
+    running: Running, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "wl-paste"
+    command.write_text("#!/bin/sh\nprintf '\\211PNG rest'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    async with running() as app:
+        await app.press("ctrl+v")
+        await app.wait_until(lambda: app.editor.text.startswith("@"))
+
+        path = Path(app.editor.text.strip().strip('@"'))
+        assert path.parent == home / ".sessiontree" / "pastes"
+        assert path.read_bytes() == b"\x89PNG rest"
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_without_an_image_ctrl_v_pastes_what_was_copied(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with running() as app:
+        app.app.copy_to_clipboard("copied")
+        await app.press("ctrl+v")
+        await app.wait_until(lambda: app.editor.text == "copied")
+
+
+async def test_folders_are_completed_too(running: Running, project: Path) -> None:
+    (project / "source" / "deep").mkdir(parents=True)
+    (project / "source" / "deep" / "a.py").write_text("x")
+    async with running() as app:
+        await app.press(*"@sour")
+        await app.wait_for_text("@source/", "@source/deep/a.py")
+        await app.press("tab")
+        assert app.editor.text.startswith("@source/")

@@ -414,7 +414,8 @@ def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
     """Return what an undo of `move` reverts, as the object of a sentence: `the merge of cache into main`."""
     mover, _ = move.moved_head
     if move.merge is not None:
-        names = _find_branch_names(get_merge_sources(tree[move.merge]), heads, tree)
+        sources = _find_branch_names(get_merge_sources(tree[move.merge]), heads, tree)
+        names = [name for name in sources if name != mover]  # a leaf that the branch left has no name of its own
         return f"the merge of {' and '.join(names)} into {mover}" if names else f"the merge into {mover}"
     if move.wrote_copies:
         return f"the copies on {mover}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from sessiontree.agent.permission_rules import PERMISSION_MODES
+from sessiontree.config import PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
@@ -16,6 +18,7 @@ from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library.presence import is_session_open
 from sessiontree.model.providers import PROVIDERS
 from sessiontree.session import Branch, Session
+from sessiontree.session.branch import UnnamedLeaf
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, make_excerpt
 from sessiontree.slash_commands.host import FilesAnswer
@@ -46,6 +49,13 @@ if TYPE_CHECKING:
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
 """Shows a question above the tree and returns the entry that the user chooses."""
 MERGE_ENTRY = "Choose an entry in the tree…"
+SHOW_RULES = "Show the rules that apply"
+PERMISSION_MODE_HELP: dict[PermissionMode, str] = {
+    "read-only": "refuse every edit and command",
+    "ask": "ask before edits and commands",
+    "allow-edits": "edit files in this folder, ask before commands",
+    "allow-all": "allow everything",
+}
 
 
 async def complete_command(controller: SessionController, line: str, choose_entry: ChooseEntry) -> str | None:
@@ -138,7 +148,7 @@ async def _choose_merge_source(controller: SessionController, choose_entry: Choo
     """Let the user choose another branch, a leaf without one, or any entry of the tree."""
     session = controller.session
     shown = {name: name for name in complete_branches(controller, "") if name != controller.branch.name}
-    shown |= {f"({found.suggested_name})  a leaf without a branch": found.leaf for found in session.unnamed_leaves}
+    shown |= {_describe_leaf(found): found.leaf for found in session.unnamed_leaves}
     if not shown:
         return await choose_entry("Merge which entry?")
     chosen = await controller.ui.select("Merge which branch?", [*shown, MERGE_ENTRY])
@@ -148,16 +158,22 @@ async def _choose_merge_source(controller: SessionController, choose_entry: Choo
 async def _choose_branches_to_compare(controller: SessionController) -> str | None:
     """Return a command that compares this branch with another one, or with all. Ask only if there are several."""
     own = controller.branch.name
-    others = [name for name in complete_branches(controller, "") if name != own]
-    if not others:
+    places = {name: name for name in complete_branches(controller, "") if name != own}
+    places |= {_describe_leaf(found): found.leaf for found in controller.session.unnamed_leaves}
+    if not places:
         raise InvalidOperation("no other branch to compare with; create one with /branch-here")
-    everything = f"all branches: {', '.join([own, *others])}"
-    options = [*others, everything] if len(others) > 1 else []
-    chosen = await controller.ui.select(f"Compare {own} with which branch?", options) if options else others[0]
+    shown = list(places)
+    everything = f"all branches: {', '.join([own, *shown])}"
+    options = [*shown, everything] if len(shown) > 1 else []
+    chosen = await controller.ui.select(f"Compare {own} with which branch?", options) if options else shown[0]
     if chosen is None:
         return None
-    names = [own, *others] if chosen == everything else [own, chosen]
+    names = [own, *places.values()] if chosen == everything else [own, places[chosen]]
     return f"/compare {' '.join(map(quote_word, names))}"
+
+
+def _describe_leaf(found: UnnamedLeaf) -> str:
+    return f"({found.suggested_name})  a leaf without a branch"
 
 
 def _format_command(command: Command, argument: str | None) -> str | None:
@@ -241,7 +257,17 @@ def build_app_commands(app: SessionApp) -> CommandRegistry:
     async def search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         return await app.search(args[0] if args else "")
 
-    set_model = shared["model"].run
+    set_model, set_permissions = shared["model"].run, shared["permissions"].run
+
+    async def permissions(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        if args or controller.permissions is None:
+            return await set_permissions(controller, args) or CommandOutcome()
+        modes = {f"{mode:<12} {PERMISSION_MODE_HELP[mode]}": mode for mode in PERMISSION_MODES}
+        current = next((row for row, mode in modes.items() if mode == controller.permissions.mode), None)
+        chosen = await app.ui.select("Permission mode of this session", [*modes, SHOW_RULES], at=current)
+        if chosen is None:
+            return CommandOutcome()
+        return await set_permissions(controller, [modes[chosen]] if chosen in modes else []) or CommandOutcome()
 
     async def model(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         if args or not isinstance(controller.models, ConfiguredModels):
@@ -271,6 +297,7 @@ def build_app_commands(app: SessionApp) -> CommandRegistry:
     ]
     own = {
         "model": model,
+        "permissions": permissions,
         "search": search,
         "tree": tree,
         "resume": resume,

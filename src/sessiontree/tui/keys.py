@@ -41,6 +41,7 @@ EDITOR = (
     Key("external_editor", "ctrl+g", "edit in $EDITOR"),
     Key("clear", "ctrl+c", "copy the selection, or clear the editor; press twice to quit"),
     Key("leave", "ctrl+d", "quit, if the editor is empty"),
+    Key("paste_image", "ctrl+v", "paste the image on the clipboard of the desktop, or what was copied in the app"),
 )
 CHAT = (
     Key("abort", "escape", "abort the current run; twice in an empty editor, run the `double_escape` action"),

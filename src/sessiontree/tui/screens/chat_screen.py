@@ -239,6 +239,8 @@ class ChatScreen(Screen[None]):
         async with self._prompt_lock:
             await self.app.model_found.wait()
             images = await to_thread(read_mentioned_images, text, controller.cwd) if "@" in text else []
+        if images and controller.model is not None and not controller.model.info.images:
+            self.app.ui.notify(f"{controller.model.info.model} takes no images; it gets a note instead", "warning")
         if controller.is_running:
             agent, self._unwritten_prompt = controller.agent, ""
             await (agent.follow_up(text, images) if is_follow_up else agent.steer(text, images))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +37,14 @@ MAX_FILES = 20_000
 """Maximum number of files to search."""
 CACHE_SECONDS = 10.0
 """Lifetime of the cached list of files."""
+
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+CLIPBOARD_COMMANDS = (
+    ("wl-paste", "--no-newline", "--type", "image/png"),
+    ("xclip", "-selection", "clipboard", "-t", "image/png", "-o"),
+    ("pngpaste", "-"),
+)
+"""Commands that print the image on the clipboard of a desktop. There is none over ssh."""
 
 MENTION = re.compile(r'(?:^|(?<=\s))@("[^"\n]*|[^\s"]*)$')
 
@@ -94,11 +105,23 @@ class Completer:
             from sessiontree.agent.tools.file_access import walk_files
 
             try:
-                self._files = list(islice(walk_files(self._controller.cwd), MAX_FILES))
+                files = list(islice(walk_files(self._controller.cwd), MAX_FILES))
+                self._files = [*_list_parents(files), *files]
             except OSError:  # the working directory was deleted
                 self._files = []
             self._files_read_at = time.monotonic()
         return rank_paths(self._files, typed)[:MAX_SUGGESTIONS]
+
+
+def _list_parents(files: Iterable[str]) -> list[str]:
+    """Return the folders of the files, with a slash at the end."""
+    folders: dict[str, None] = {}
+    for file in files:
+        folder = file.rpartition("/")[0]
+        while folder and f"{folder}/" not in folders:
+            folders[f"{folder}/"] = None
+            folder = folder.rpartition("/")[0]
+    return sorted(folders)
 
 
 def sort_exact_first(choices: Sequence[str], word: str) -> list[str]:
@@ -122,7 +145,7 @@ def rank_paths(paths: Iterable[str], typed: str) -> list[str]:
 
     def rank(path: str) -> int | None:
         low = path.lower()
-        if low.rpartition("/")[2].startswith(wanted):
+        if low.rstrip("/").rpartition("/")[2].startswith(wanted.rstrip("/")) and wanted in low:
             return 0
         if wanted in low:
             return 1
@@ -142,6 +165,36 @@ def find_mentions(text: str) -> list[str]:
     return [quoted or plain for quoted, plain in re.findall(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|([^\s"]+))', text)]
 
 
+def find_pasted_image(text: str) -> str | None:
+    """Return the path of an image file that was pasted or dragged into the terminal; `None` for any other text."""
+    try:
+        words = shlex.split(text.removeprefix("file://"))  # terminals quote or escape spaces
+    except ValueError:
+        return None
+    path = words[0] if len(words) == 1 else ""
+    return path if path.lower().endswith(IMAGE_ENDINGS) and os.path.isabs(path) and os.path.isfile(path) else None
+
+
+def save_clipboard_image() -> str | None:
+    """Save the image on the clipboard of the desktop to a private file and return its path; `None` without one."""
+    for command in CLIPBOARD_COMMANDS:
+        if shutil.which(command[0]) is None:
+            continue
+        with suppress(OSError, subprocess.SubprocessError, StoreError):
+            found = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=5, check=True)
+            if found.stdout.startswith(b"\x89PNG"):
+                folder = os.path.join(get_home(), "pastes")
+                make_private_directory(folder)
+                path = os.path.join(folder, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.png")
+                _write_private_file(path, found.stdout)
+                return path
+    return None
+
+
+def format_mention(path: str) -> str:
+    return f"@{_quote_path(path)} "
+
+
 def read_mentioned_images(text: str, cwd: str) -> list[JsonObject]:
     """Read the images among the mentioned files. The model reads other files itself."""
     from sessiontree.agent.tools.file_access import read_image
@@ -149,7 +202,7 @@ def read_mentioned_images(text: str, cwd: str) -> list[JsonObject]:
     images: list[JsonObject] = []
     for path in find_mentions(text):
         full = os.path.join(cwd, os.path.expanduser(path))
-        if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
+        if os.path.isfile(full) and full.lower().endswith(IMAGE_ENDINGS):
             with open(full, "rb") as file:
                 image = read_image(file, path)
             if image is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -25,7 +26,16 @@ from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.hooks.bus import run_in_thread
 from sessiontree.slash_commands.registry import is_prompt_line
 from sessiontree.tui.keys import bind
-from sessiontree.tui.services.input import NO_SUGGESTIONS, Completer, EditorDraft, HistoryItem, Suggestions
+from sessiontree.tui.services.input import (
+    NO_SUGGESTIONS,
+    Completer,
+    EditorDraft,
+    HistoryItem,
+    Suggestions,
+    find_pasted_image,
+    format_mention,
+    save_clipboard_image,
+)
 from sessiontree.tui.services.terminal import send_to_clipboard
 
 LONG_LINES, LONG_CHARACTERS = 10, 1500
@@ -124,6 +134,7 @@ class Editor(TextArea):
         bind("next", "next"),
         bind("clear", "clear"),
         bind("leave", "leave"),
+        bind("paste_image", "paste_image"),
         *CHAT_BINDINGS,
     ]
 
@@ -221,8 +232,23 @@ class Editor(TextArea):
         pasted = escape_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
+        image = find_pasted_image(event.text.strip())
+        if image is not None:
+            self.insert(format_mention(image))
+            return
         long = _count_lines(pasted) > LONG_LINES or len(pasted) > LONG_CHARACTERS
         self.replace(self._add_paste(pasted) if long else pasted, *self.selection, maintain_selection_offset=False)
+
+    def action_paste_image(self) -> None:
+        """Insert the image on the clipboard of the desktop, or paste what was copied in the app."""
+        self.run_worker(self._paste_image(), group="paste", exclusive=True, exit_on_error=False)
+
+    async def _paste_image(self) -> None:
+        image = await asyncio.to_thread(save_clipboard_image)
+        if image is not None:
+            self.insert(format_mention(image))
+        else:
+            self.action_paste()
 
     def _add_paste(self, text: str) -> str:
         """Store a text as a paste and return its placeholder."""
