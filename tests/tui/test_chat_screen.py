@@ -205,7 +205,7 @@ async def test_the_content_of_a_new_file_has_line_numbers(running: Running) -> N
         await app.wait_for_text("  1 first\n", "  2 second\n")
 
 
-async def test_a_long_run_ends_with_an_alert_only_if_nobody_looks(
+async def test_a_long_run_ends_with_an_alert_only_without_focus(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []

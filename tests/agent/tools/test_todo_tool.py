@@ -13,7 +13,7 @@ from sessiontree.session import Session
 ITEMS = [{"text": "Read", "status": "done"}, {"text": "Write\nit", "status": "in_progress"}, {"text": "Test"}]
 
 
-async def test_a_call_returns_the_list_and_asks_nobody() -> None:
+async def test_a_call_returns_the_list_without_a_question() -> None:
     session = st.memory()
     model = ScriptedModel([[ToolCall("c", "todo", {"items": ITEMS})], "Done."])
 
