@@ -43,6 +43,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
 from sessiontree.session.state import NeedsEarlierLines
+from sessiontree.store.postgres.driver import FenceRaised
 from sessiontree.swarm.budget_enforcement import BudgetExhausted
 from sessiontree.swarm.scheduler import SwarmFailed
 
@@ -58,6 +59,7 @@ ONE_OF_EACH = [
     Conflict("a.jsonl", "somebody wrote"),
     LockTimeout("a.jsonl.lock", 30.0, 4711, True),
     OutcomeUnknown("a.jsonl", "the line was lost"),
+    FenceRaised("postgresql://host/db", "another worker writes for job 1 now"),
     UnsavedMessages(StoreError("a.jsonl", "no space"), [{"role": "assistant"}], "/tmp/unsaved.jsonl"),
     SandboxUnavailable("bubblewrap is not installed"),
     OversizedLine("a.jsonl", "too long"),
