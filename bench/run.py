@@ -42,6 +42,9 @@ Values = dict[str, float]
 EDGE = "────"
 """The edge of the editor: the app has painted itself."""
 
+THIRD = 0.3
+"""The share of the long session that is measured as one of medium length: 300,000 entries."""
+
 ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
 TIMES = {"full": 5, "quick": 3, "tiny": 1}
 """How often a short command runs in a round."""
@@ -73,6 +76,7 @@ ROWS = (
     Row("context", "context of the current leaf, {large}", "context", "pi context", 1000, 2000),
     Row("command", "the same as a command, against pi in process", "context command", "pi context", 100, 300),
     Row("command-wc", "the same as a command, against `wc -l`", "context command", "wc", 1, 1),
+    Row("command-wc-third", "the same of {third}", "context command third", "wc third", 1, 2),
     Row("size", "context of {large} against {small}, equal tails", "context", "context small", 2, 1.2, more=False),
     Row("open", "open {middle}, the whole tree indexed", "open", "pi open", 8, 13),
     Row("memory", "memory added by that, at its peak", "open peak", None, 40, 18, more=False, unit="MB"),
@@ -86,6 +90,7 @@ ROWS = (
     Row("label-command", "`label` likewise", "label large", "label short", 1.5, 1.1, more=False),
     Row("branches-command", "`branches` likewise", "branches large", "branches short", 2, 1.2, more=False),
     Row("navigate-command", "`navigate HEAD~1` likewise", "navigate large", "navigate short", 2, 1.2, more=False),
+    Row("back-command", "`navigate HEAD@{{1}}` likewise", "back large", "back short", 2, 1.2, more=False),
     Row(
         "prompt",
         "first prompt of an agent, to its request, in {large} against {small}",
@@ -303,6 +308,7 @@ class Bench:
             lambda: {"pi context": self.real_pi("context", file=large)["seconds"]},
             lambda: {"context command": time_command([self.command, "context", large, "--json"], 3)},
             lambda: {"wc": time_command(["wc", "-l", large], 3)},
+            lambda: self.measure_context_of_third(large),
             lambda: self.summarize_open("", [self.ours("open_tree", file=middle) for _ in range(3)]),
             lambda: self.summarize_open("pi ", [self.real_pi("open_tree", file=middle)]),
             lambda: self.measure_appends(small),
@@ -343,6 +349,21 @@ class Bench:
             far.append(self.ours("context", file=large)["seconds"])
             near.append(self.ours("context", file=small)["seconds"])
         return {"context": statistics.median(far), "context small": statistics.median(near)}
+
+    def measure_context_of_third(self, large: str) -> Values:
+        """Print the context of a session that has only the last entries of a long one, and count its lines."""
+        times: dict[str, list[float]] = {"context command third": [], "wc third": []}
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            third = os.path.join(folder, "third.jsonl")
+            with open(large, "rb") as source, open(third, "wb") as target:
+                target.write(source.readline())
+                source.seek(round(os.path.getsize(large) * (1 - THIRD)))
+                source.readline()
+                shutil.copyfileobj(source, target, 1 << 20)
+            for _ in range(self.times):
+                times["context command third"].append(time_command([self.command, "context", third, "--json"]))
+                times["wc third"].append(time_command(["wc", "-l", third]))
+        return {name: statistics.median(seconds) for name, seconds in times.items()}
 
     def summarize_open(self, who: str, answers: Sequence[Any]) -> Values:
         return {f"{who}open": compute_median(answers, "seconds"), f"{who}open peak": compute_median(answers, "peak")}
@@ -390,6 +411,7 @@ class Bench:
             "label": ["HEAD", "here"],
             "branches": [],
             "navigate": ["HEAD~1"],
+            "back": ["HEAD@{1}"],
         }
         times: dict[str, list[float]] = {}
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
@@ -402,7 +424,8 @@ class Bench:
                 for _ in range(self.times):
                     for name, arguments in commands.items():
                         for file, which in ((large, "large"), (short, "short")):
-                            seconds = time_command([self.command, name, file, *arguments])
+                            command = "navigate" if name == "back" else name
+                            seconds = time_command([self.command, command, file, *arguments])
                             times.setdefault(f"{name} {which}", []).append(seconds)
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
@@ -693,14 +716,16 @@ def format_goal(row: dict[str, Any], goal: float) -> str:
 
 
 def name_files(corpus: Corpus) -> dict[str, str]:
-    def name(file: Path, count: int) -> str:
-        size = file.stat().st_size / 1e6
+    def name(file: Path, count: int, share: float = 1) -> str:
+        size = file.stat().st_size * share / 1e6
         return f"{count:,} entries ({size / 1000:.1f} GB)" if size >= 1000 else f"{count:,} entries ({size:,.0f} MB)"
 
     scale = corpus.scale
-    files = {"large": corpus.large, "middle": corpus.middle, "small": corpus.small}
-    named = {key: name(file, getattr(scale, key)) for key, file in files.items()}
-    return {**named, "sessions": f"{scale.sessions:,}", "files": f"{FILES[corpus.small.parent.name]:,}"}
+    sessions = {"large": corpus.large, "middle": corpus.middle, "small": corpus.small}
+    named = {key: name(file, getattr(scale, key)) for key, file in sessions.items()}
+    third = name(corpus.large, round(scale.large * THIRD), THIRD)
+    files = f"{FILES[corpus.small.parent.name]:,}"
+    return {**named, "third": third, "sessions": f"{scale.sessions:,}", "files": files}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -21,16 +21,30 @@ def test_the_benchmark_reports_every_row_and_does_not_change_its_corpus(tmp_path
     result = json.loads(out.read_text())
     rows = {row["row"]: row for row in result["rows"]}
     assert list(rows) == [
-        *("context", "command", "command-wc", "size", "open", "memory", "append", "durable"),
+        *("context", "command", "command-wc", "command-wc-third", "size", "open", "memory", "append", "durable"),
         *("list-cold", "list-warm", "fork", "flat"),
-        *("append-command", "label-command", "branches-command", "navigate-command", "prompt", "prompt-memory"),
+        *("append-command", "label-command", "branches-command", "navigate-command", "back-command"),
+        *("prompt", "prompt-memory"),
         *("disk", "agent", "swarm", "events", "web"),
         *("snapshot-none", "snapshot-one", "private-overlay", "private-copy", "restore"),
         *("pg-append", "pg-context", "version", "tree", "tree-json", "tree-memory", "tree-window", "export", "paint"),
     ]
     alone = {
-        *("command-wc", "size", "memory", "append", "durable", "flat", "disk", "agent", "pg-append", "pg-context"),
-        *("append-command", "label-command", "branches-command", "navigate-command", "prompt", "prompt-memory"),
+        *(
+            "command-wc",
+            "command-wc-third",
+            "size",
+            "memory",
+            "append",
+            "durable",
+            "flat",
+            "disk",
+            "agent",
+            "pg-append",
+            "pg-context",
+        ),
+        *("append-command", "label-command", "branches-command", "navigate-command", "back-command"),
+        *("prompt", "prompt-memory"),
         *("swarm", "events", "web", "version", "tree", "tree-json", "tree-memory", "tree-window", "paint"),
         *("snapshot-none", "snapshot-one", "private-copy", "restore"),
     }
