@@ -29,6 +29,7 @@ from sessiontree.core.messages import (
     is_failed_turn,
     is_ready,
     iter_blocks,
+    name_author,
     sum_usage,
     tool_call,
     tool_result,
@@ -61,6 +62,13 @@ def get_sent_text(message):
 def test_a_user_message_keeps_text_or_blocks_unchanged():
     assert user("hi").message == {"role": "user", "content": "hi"}
     assert user([{"type": "text", "text": "hi"}]).message["content"] == [{"type": "text", "text": "hi"}]
+
+
+def test_an_author_is_named_only_if_there_is_one():
+    message = user("How?")
+
+    assert name_author(message, "anna").message == {**message.message, "author": "anna"}
+    assert name_author(message, "") is message
 
 
 def test_an_assistant_message_has_only_the_given_fields():

@@ -92,8 +92,8 @@ class SlowRenderer:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowRenderer:
-    made = SlowRenderer(response_content._render_html)  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(response_content, "_render_html", made)
+    made = SlowRenderer(response_content.render_html)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(response_content, "render_html", made)
     return made
 
 
@@ -112,7 +112,7 @@ def test_rendered_texts_are_cached_up_to_a_limit(monkeypatch: pytest.MonkeyPatch
         made.append(words)
         return words * 2
 
-    monkeypatch.setattr(response_content, "_render_html", render)
+    monkeypatch.setattr(response_content, "render_html", render)
     rendered = HtmlCache()
 
     for words in ("aaaa", "aaaa", "bbbb", "aaaa", "cccc", "aaaa", "bbbb"):

@@ -55,11 +55,20 @@ def build_body(told: Any, route: Route) -> Any:
 
 
 def build_path(route: Route, id: str) -> str:
-    filled = {"id": id, "name:path": "main", "entry:path": "HEAD", "question": "1f2e3d4c", "job": UNKNOWN}
+    filled = {
+        "id": id,
+        "name:path": "main",
+        "entry:path": "HEAD",
+        "question": "1f2e3d4c",
+        "job": UNKNOWN,
+        "number": "0",
+        "share": "1f2e3d4c",
+    }
     path = re.sub(r"{([^}]+)}", lambda found: filled[found[1]], route.path)
     needed = {
         "/search": "?q=faster",
         "/sessions/{id}/diff": "?a=HEAD&b=root",
+        "/images/{number}": "?entry=HEAD",
         "/sessions/{id}/events": "?after=nowhere",  # otherwise it would not end
     }
     return path + next((query for end, query in needed.items() if route.path.endswith(end)), "")
@@ -125,7 +134,7 @@ def test_read_routes_use_get(matrix: Matrix) -> None:
         if route.method == "GET":
             assert route.scopes == ["read"], route
         elif route.scopes == ["read"]:
-            assert route.path.endswith(("/compare", "/exports", "/exports/{job}")), route
+            assert route.path.endswith(("/compare", "/exports", "/exports/{job}", "/markdown")), route
 
 
 async def test_requests_without_a_token_are_refused(matrix: Matrix) -> None:

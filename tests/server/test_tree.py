@@ -97,6 +97,7 @@ async def test_a_tree_row_has_all_fields(env: ServerEnv, client: httpx.AsyncClie
         "timestamp": "",
         "text": "step 26",
         "active": True,
+        "failed": False,
     }
 
 

@@ -38,7 +38,7 @@ from sessiontree.config import Config
 from sessiontree.core.context import GrowingContext, build_shared_context
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
 from sessiontree.core.message_views import Image
-from sessiontree.core.messages import extract_text
+from sessiontree.core.messages import extract_text, name_author
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.abort import AbortableHooks, AbortController, OperationStopped
 from sessiontree.hooks.bus import Hooks
@@ -88,6 +88,8 @@ class Agent:
         self.branch = branch
         self.model = resolve_model(model, settings, shared)
         self.hooks = _claim_hooks(shared)
+        self.author = ""
+        """Who writes the prompts, if several people use the session."""
         context = self.hooks.context
         context.session, context.branch, context.agent = branch.session, branch, self
         self._tools: Mapping[str, Tool] = {}
@@ -354,6 +356,7 @@ class Agent:
         if answer.cancel:
             return Outcome(cancelled=True, cancelled_by=answer.cancelled_by)
         opening = message if event.text == text else build_prompt_message(event.text, _get_images(message))
+        opening = name_author(opening, self.author)
         return await self._run([opening, *extra_entries], prompted=True, output=output)
 
     async def _run(
@@ -430,9 +433,12 @@ class Agent:
 
     # Queues
 
-    async def steer(self, text: str, images: Sequence[JsonObject | Image] = ()) -> None:
-        """Queue a message for after the tool calls of this turn, or for the next run if none is active."""
-        await self._queue("steering", build_prompt_message(text, images))
+    async def steer(self, text: str, images: Sequence[JsonObject | Image] = (), *, author: str = "") -> None:
+        """Queue a message for after the tool calls of this turn, or for the next run if none is active.
+
+        `author` is who wrote it, if several people use the agent.
+        """
+        await self._queue("steering", name_author(build_prompt_message(text, images), author))
 
     async def follow_up(self, text: str, images: Sequence[JsonObject | Image] = ()) -> None:
         """Queue a message for the end of the run."""

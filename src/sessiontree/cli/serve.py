@@ -190,12 +190,14 @@ def _find_own_address(family: socket.AddressFamily) -> str | None:
     return None
 
 
-def _make_link(address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float) -> str:
+def _make_link(
+    address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float, name: str = ""
+) -> str:
     """Create a link that signs in one browser, once."""
     from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
-    issued = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code")
+    issued = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code", name=name)
     TokenStore().add(issued.token)
     return f"{address}/#code={issued.secret}"
 
@@ -249,8 +251,11 @@ def token() -> None:
     "--expires", type=LIFETIME, default="1h", show_default=True, help="How long the link is valid if not used."
 )
 @click.option("--url", help="Address of the server. Default: the running server on this machine.")
+@click.option("--name", default="", help="Who uses the browser. Messages and the audit log have the name.")
 @json_option
-def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, as_json: bool) -> None:
+def link(
+    scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, name: str, as_json: bool
+) -> None:
     """Print a link that signs in one browser. It works once."""
     from sessiontree.server.auth import SCOPES, list_server_addresses
 
@@ -258,7 +263,7 @@ def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, u
     if len(found) != 1:
         state = f"{len(found)} servers are running: {', '.join(found)}" if found else "no server is running"
         raise InvalidOperation(f"{state}; choose one with --url, such as --url http://127.0.0.1:{PORT}")
-    printed = _make_link(found[0], scopes or SCOPES, projects or None, expires)
+    printed = _make_link(found[0], scopes or SCOPES, projects or None, expires, name)
     if as_json:
         echo_json({"link": printed})
     else:
@@ -270,14 +275,17 @@ def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, u
 @click.option(
     "--expires", type=LIFETIME, help="How long the token is valid, such as 12h or 7d. Default: until it is revoked."
 )
+@click.option("--name", default="", help="Who uses the token. Messages and the audit log have the name.")
 @json_option
-def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:
+def create(
+    scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, name: str, as_json: bool
+) -> None:
     """Create a token for a program. It is shown only once."""
     from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
     until = None if expires is None else add_seconds(now, expires)
-    issued = issue_token(scopes or ("read",), projects or None, created=now, expires=until)
+    issued = issue_token(scopes or ("read",), projects or None, created=now, expires=until, name=name)
     TokenStore().add(issued.token)
     if as_json:
         echo_json({"id": issued.token.id, "token": issued.secret, **_encode_token(issued.token)})

@@ -218,6 +218,18 @@ def describe_execution(message: JsonObject) -> ExecutionText:
     )
 
 
+def has_tool_failed(message: JsonObject) -> bool:
+    """Return whether the message of a tool or of a command reports an error."""
+    return message.get("isError") is True or describe_execution(message).has_failed
+
+
+def has_failed(body: Body) -> bool:
+    """Return whether an entry reports an error of a model, a tool or a command."""
+    if not isinstance(body, Message):
+        return False
+    return bool(coerce_string(body.message.get("errorMessage"))) or has_tool_failed(body.message)
+
+
 EXECUTIONS = ("bashExecution", "pythonExecution")
 """Roles of messages of commands that the user ran."""
 

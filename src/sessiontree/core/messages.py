@@ -36,6 +36,11 @@ def user(content: Content) -> Message:
     return Message(check_new_message({"role": "user", "content": content}))
 
 
+def name_author(message: Message, author: str) -> Message:
+    """Return a message that names who wrote it, if `author` is not empty. The model does not see the name."""
+    return Message({**message.message, "author": author}) if author else message
+
+
 def system(text: str) -> Message:
     """Create a system message that is stored in the conversation."""
     return Message(check_new_message({"role": "system", "content": text}))

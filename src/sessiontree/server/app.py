@@ -12,7 +12,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from sessiontree._version import __version__
 from sessiontree.config import PermissionMode
@@ -25,7 +27,7 @@ from sessiontree.server.http_errors import ERROR_CODES, ApiError, convert_error
 from sessiontree.server.middleware import RequestMiddleware
 from sessiontree.server.openapi import complete_document
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
-from sessiontree.server.routes import branches, events, exports, runs, sessions, swarms, tree
+from sessiontree.server.routes import branches, events, exports, overview, runs, sessions, shares, swarms, tree
 from sessiontree.slash_commands.models import Models
 
 STATIC = Path(__file__).parent / "static"
@@ -94,14 +96,24 @@ def create_app(
         },
     )
     app.state.app_state = state
-    for module in (sessions, exports, tree, branches, runs, events, swarms):
+    for module in (sessions, overview, exports, shares, tree, branches, runs, events, swarms):
         app.include_router(module.router)
+    app.include_router(shares.page_router)
     app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)
     _serve_page(app)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_middleware(CompressionMiddleware, minimum_size=1000, compresslevel=5)
     app.add_middleware(RequestMiddleware, state=state)  # pyright: ignore[reportArgumentType] - its maps are mutable
     return app
+
+
+class CompressionMiddleware(GZipMiddleware):
+    """Compresses responses. Downloads keep their length, so that a browser can show the progress."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_download = scope["type"] == "http" and scope["path"].endswith(("/export", "/file"))
+        await (self.app if is_download else super().__call__)(scope, receive, send)
 
 
 async def _clean_up_periodically(state: AppState) -> None:

@@ -6,12 +6,13 @@ Routes reach sessions only through a `RequestContext`, which checks the token.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import msgspec
 from fastapi import Depends, Query, Request
@@ -22,6 +23,7 @@ from fastapi.routing import APIRoute
 from sessiontree.config import PermissionMode
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, describe_validation_error, format_names
+from sessiontree.server.audit_log import AuditLog
 from sessiontree.server.auth import Scope, Token, TokenStore
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace, WorkspaceResolver
@@ -35,6 +37,7 @@ from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.response_content import encode_json
 from sessiontree.server.schemas import MAX_PAGE_SIZE, RequestModel
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
+from sessiontree.server.usage_overview import AnswerCache
 from sessiontree.slash_commands.models import Models
 from sessiontree.store.lock import limit_wait
 
@@ -86,6 +89,8 @@ class AppState:
         self.experiments = ExperimentJobs(self.jobs, self.sessions, self.runs, self.agent_loop)
         self.exports = ExportJobs(self.limits)
         self.streams = StreamRegistry(self.limits)
+        self.audit = AuditLog()
+        self.answers = AnswerCache()
         self.is_closing = False
 
     def list_models(self) -> list[ModelCandidate]:
@@ -103,7 +108,9 @@ class AppState:
         self.swarms.check_idle(opened, branch)
         self.experiments.check_idle(opened, branch)
 
-    async def steer(self, opened: OpenSession, branch: str | None, text: str, *, limited: bool) -> str:
+    async def steer(
+        self, opened: OpenSession, branch: str | None, text: str, *, limited: bool, author: str = ""
+    ) -> str:
         """Queue a message for the agent on a branch, and return the branch name. Call it in the agent loop.
 
         A token that is `limited` to projects can steer only agents that are limited too. Raises `InvalidOperation` if
@@ -112,7 +119,7 @@ class AppState:
         name = opened.session.heads.current if branch is None else branch
         agent_branch = self.swarms.find_agent_branches(opened).get(name)
         if agent_branch is None:
-            return await self.runs.steer(opened, branch, text, limited=limited)
+            return await self.runs.steer(opened, branch, text, limited=limited, author=author)
         await self.swarms.steer(opened, agent_branch, text, limited=limited)
         return name
 
@@ -150,6 +157,7 @@ class AppState:
         """Stop all jobs and close all sessions."""
         self.begin_shutdown()
         self.exports.close()
+        await asyncio.to_thread(self.audit.close)
         await self.jobs.close()
         await self._close_sessions(self.sessions.remove_idle(everything=True))
         self.agent_loop.close()
@@ -158,7 +166,15 @@ class AppState:
 class RequestContext:
     """A request: its token, and access to the sessions that the token may see."""
 
-    def __init__(self, state: AppState, token: Token, url: str = "", if_match: str | None = None) -> None:
+    def __init__(
+        self,
+        state: AppState,
+        token: Token,
+        url: str = "",
+        if_match: str | None = None,
+        if_none_match: str | None = None,
+    ) -> None:
+        self._if_none_match = if_none_match
         self.state = state
         self.token = token
         self._url = url
@@ -182,6 +198,8 @@ class RequestContext:
             session = opened.session
             with session.hold_lock():
                 at, body = opened.position, opened.get_response(self._url)
+                if self._has_current(f'"{at}"'):
+                    return JsonResponse.build_unchanged(f'"{at}"')
                 if body is not None:
                     return JsonResponse(msgspec.Raw(body), at=at)
                 made = make(opened)
@@ -190,6 +208,21 @@ class RequestContext:
                 if opened.session is session:
                     opened.cache_response(self._url, at, body)
             return JsonResponse(msgspec.Raw(body), at=at)
+
+    def respond_hashed(self, value: Any) -> JsonResponse:
+        """Respond with a value that depends on more than one session. Its ETag is a hash."""
+        body = encode_json(value)
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        if self._has_current(tag):
+            return JsonResponse.build_unchanged(tag)
+        response = JsonResponse(msgspec.Raw(body))
+        response.headers["etag"] = tag
+        return response
+
+    def _has_current(self, tag: str) -> bool:
+        """Return whether the client has the response with that ETag."""
+        wanted = () if self._if_none_match is None else self._if_none_match.split(",")
+        return any(one.strip().removeprefix("W/") == tag for one in wanted)
 
     @contextmanager
     def write_session(self, id: str) -> Generator[OpenSession]:
@@ -277,7 +310,13 @@ def _create_context(request: Request, scope: Scope) -> RequestContext:
     state: AppState = request.app.state.app_state
     if state.is_closing:
         raise ApiError(503, "the server is shutting down")
-    return RequestContext(state, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))
+    return RequestContext(
+        state,
+        token,
+        f"{request.url.path}?{request.url.query}",
+        request.headers.get("if-match"),
+        request.headers.get("if-none-match"),
+    )
 
 
 async def require_read(request: Request) -> RequestContext:
@@ -333,3 +372,12 @@ class JsonResponse(Response):
         super().__init__(encode_json(content), status_code)
         if at is not None:
             self.headers["etag"] = f'"{at.position if isinstance(at, OpenSession) else at}"'
+
+    @classmethod
+    def build_unchanged(cls, tag: str) -> Self:
+        """Return the response to a client that has the current one."""
+        response = cls()
+        response.status_code, response.body = 304, b""
+        response.headers["etag"] = tag
+        del response.headers["content-length"]
+        return response

@@ -4,9 +4,10 @@
 revoked token is refused at once. Changes to the file are made under a lock. The token of a server lasts as long as its
 process; `serve-PORT.token` makes it available to programs of the same user. Both files are readable only by the user.
 
-There are three kinds of tokens. A program sends its token in a header. A code is part of a sign-in link, and can be
+There are four kinds of tokens. A program sends its token in a header. A code is part of a sign-in link, and can be
 exchanged once for the token of a browser. A browser keeps its token in a cookie that scripts cannot read. The link
-carries the code in its fragment, which browsers do not send to servers.
+carries the code in its fragment, which browsers do not send to servers. A share is part of a link that shows one
+session or branch, read-only; it opens no other route.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
@@ -36,9 +37,11 @@ from sessiontree.store.lock import FileLock, get_lock_path, is_locked, lock_file
 
 Scope: TypeAlias = Literal["read", "write", "run"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "run")
-TokenKind: TypeAlias = Literal["program", "browser", "code"]
+TokenKind: TypeAlias = Literal["program", "browser", "code", "share"]
 
 TOKENS_FILE = "tokens.json"
+MAX_SHARES = 50
+"""Maximum share links of one session."""
 BROWSER_SECONDS = 30 * 24 * 3600.0
 """How long a browser stays signed in."""
 MAX_BROWSERS = 50
@@ -60,6 +63,14 @@ class Token(Struct, frozen=True, kw_only=True, rename="camel"):
     kind: TokenKind = "program"
     parent: str | None = None
     """The token that a browser signed in with. If that is revoked, this token is invalid too."""
+    name: str = ""
+    """Who uses it, for entries and the audit log."""
+    session: str | None = None
+    """The session that a share shows."""
+    branch: str | None = None
+    """The branch that a share shows; `None` is the whole session."""
+    redact: bool = False
+    """Whether a share shows secrets redacted."""
 
     @property
     def root(self) -> str:
@@ -89,6 +100,7 @@ def issue_token(
     expires: str | None = None,
     kind: TokenKind = "program",
     parent: str | None = None,
+    name: str = "",
 ) -> IssuedToken:
     """Create a token with a secret of 256 random bits."""
     secret = f"st_{secrets.token_urlsafe(32)}"
@@ -108,6 +120,7 @@ def issue_token(
         expires=expires,
         kind=kind,
         parent=parent,
+        name=name,
     )
     return IssuedToken(secret=secret, token=token)
 
@@ -182,6 +195,7 @@ class TokenStore:
                 expires=min(until, source.expires) if is_stored and source.expires is not None else until,
                 kind="browser",
                 parent=source.id if is_stored else None,
+                name=source.name,
             )
             others = [other for other in stored if other.kind == "browser" and other.parent == issued.token.parent]
             removed = {other.id for other in others[: max(0, len(others) + 1 - MAX_BROWSERS)]}
@@ -189,6 +203,36 @@ class TokenStore:
                 removed.add(source.id)
             self._write((*(other for other in stored if other.id not in removed), issued.token))
             return issued
+
+    def create_share(
+        self, creator: Token, session: str, *, branch: str | None, redact: bool, seconds: float
+    ) -> IssuedToken:
+        """Create a link that shows a session or a branch. It ends with its creator's token, and never outlives it."""
+        now = self._now()
+        until = add_seconds(now, seconds)
+        issued = issue_token(
+            ("read",),
+            creator.projects,
+            created=now,
+            expires=until if creator.expires is None else min(until, creator.expires),
+            kind="share",
+            parent=None if creator in self._server_tokens else creator.root,
+            name=creator.name,
+        )
+        share = structs.replace(issued.token, session=session, branch=branch, redact=redact)
+        with self._lock_file():
+            stored = self._read()
+            if sum(token.session == session for token in stored) >= MAX_SHARES:
+                raise InvalidOperation(f"the session has {MAX_SHARES} share links; revoke one first")
+            self._write((*stored, share))
+        return IssuedToken(secret=issued.secret, token=share)
+
+    def list_shares(self, session: str) -> list[Token]:
+        """Return the valid share links of a session."""
+        stored = self.read_stored()
+        return [
+            token for token in stored if token.kind == "share" and token.session == session and self.is_valid(token)
+        ]
 
     def read_stored(self) -> tuple[Token, ...]:
         """Return the tokens in the file. Raises `StoreError` if it is unreadable."""
@@ -297,6 +341,7 @@ def list_server_addresses() -> list[str]:
     return found
 
 
+SHARE_PREFIX = "/share/"
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
 NEW_LINK_HINT = "get a new one with: sessiontree token link"
 

@@ -22,7 +22,16 @@ from msgspec import Struct
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.server.app_state import TOKEN_KEY, AppState
-from sessiontree.server.auth import SIGN_IN, SIGN_OUT, Token, build_cookie_header, read_session_cookie, sign_in
+from sessiontree.server.audit_log import build_event
+from sessiontree.server.auth import (
+    SHARE_PREFIX,
+    SIGN_IN,
+    SIGN_OUT,
+    Token,
+    build_cookie_header,
+    read_session_cookie,
+    sign_in,
+)
 from sessiontree.server.http_errors import INTERNAL_ERROR, ApiError, convert_error
 from sessiontree.server.request_checks import (
     Headers,
@@ -176,6 +185,8 @@ class RequestMiddleware:
             check_headers(scope["headers"], self._state.hosts)
             if _is_api(scope["path"]):
                 scope[TOKEN_KEY] = await self._authenticate(scope["headers"], writes=scope["method"] in WRITE_METHODS)
+            elif scope["path"].startswith(SHARE_PREFIX):
+                scope[TOKEN_KEY] = self._find_share(scope["path"].removeprefix(SHARE_PREFIX))
             if self._active_requests > self._state.limits.requests:
                 raise ApiError(429, "too many concurrent requests")
             if scope["path"] in (SIGN_IN, SIGN_OUT):
@@ -193,6 +204,14 @@ class RequestMiddleware:
             await self._send_error(ApiError(500, INTERNAL_ERROR), out)
         finally:
             self._active_requests -= 1
+            self._record(scope, out.status)
+
+    def _record(self, scope: MutableMapping[str, Any], status: int) -> None:
+        """Write a request to the audit log, if it changed, exported or showed something."""
+        token: Token | None = scope.get(TOKEN_KEY)
+        event = None if token is None else build_event(token, scope["method"], scope["path"], status)
+        if event is not None:
+            self._state.audit.record(event)
 
     async def _authenticate(self, headers: Headers, *, writes: bool) -> Token:
         """Return the token of a request, from its header or cookie. Raises `ApiError`."""
@@ -213,6 +232,15 @@ class RequestMiddleware:
             raise ApiError(401, "token required; send Authorization: Bearer TOKEN")
         return token
 
+    def _find_share(self, secret: str) -> Token:
+        """Return the token of a share link. Raises `ApiError`."""
+        share = self._state.tokens.find(secret, "share")
+        if not self._get_rate_limiter(UNKNOWN_CLIENT if share is None else share.id).try_acquire(time.monotonic()):
+            raise ApiError(429, "too many requests; try again later")
+        if share is None:
+            raise ApiError(404, "nothing is shared here; the link is wrong, has expired or was revoked")
+        return share
+
     async def _handle_sign_in(self, scope: MutableMapping[str, Any], receive: Receive, out: _ResponseSender) -> None:
         """Set or delete the cookie of a browser."""
         headers: Headers = scope["headers"]
@@ -227,6 +255,7 @@ class RequestMiddleware:
         if scope["path"] == SIGN_IN:
             issued = await asyncio.to_thread(sign_in, tokens, body)
             content, given = {"id": issued.token.id, "expires": issued.token.expires}, issued.secret
+            scope[TOKEN_KEY] = issued.token
         else:
             token = tokens.find(read_session_cookie(headers, port) or "", "browser")
             if token is not None:
@@ -337,10 +366,11 @@ class _ResponseSender:
         self._send = send
         self._default_headers = (*SECURITY_HEADERS, (b"cache-control", b"no-store" if is_api else b"no-cache"))
         self.started = False
+        self.status = 500
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
+            self.started, self.status = True, message["status"]
             given = {name for name, _ in message.get("headers", ())}
             more = [header for header in self._default_headers if header[0] not in given]
             message = {**message, "headers": [*message.get("headers", ()), *more]}

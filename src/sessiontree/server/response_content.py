@@ -92,7 +92,7 @@ class HtmlCache:
             if known is not None:
                 self._html_by_text.move_to_end(text)
                 return known
-        rendered = _render_html(text)
+        rendered = render_html(text)
         with self._lock:
             if text not in self._html_by_text:
                 self._html_by_text[text] = rendered
@@ -102,7 +102,8 @@ class HtmlCache:
         return rendered
 
 
-def _render_html(text: str) -> str:
+def render_html(text: str) -> str:
+    """Render Markdown as sanitized HTML."""
     from sessiontree.export.entry_view import make_visible
     from sessiontree.export.safe_html import markdown_to_html
 

@@ -184,6 +184,16 @@ class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     """Branches of unfinished swarm agents, running or paused in any process, and the id of the swarm."""
     experimenting: Annotated[dict[str, Id], Meta(examples=[{"ab-1/a-1": "9f3c2a1b7d5e4f60"}])]
     """Branches on which an experiment is running in any process, and the id of the experiment."""
+    undoable: Annotated[str, Meta(examples=["the merge of cache into main"])] | None = None
+    """What an undo would revert."""
+
+
+class MarkdownRequest(RequestModel, frozen=True, kw_only=True):
+    text: Annotated[str, Meta(examples=["**fast**"], max_length=100_000)]
+
+
+class MarkdownResponse(ResponseModel, frozen=True, kw_only=True):
+    html: Annotated[str, Meta(examples=["<p><strong>fast</strong></p>\n"])]
 
 
 class RenameSessionRequest(RequestModel, frozen=True, kw_only=True):
@@ -249,6 +259,8 @@ class TreeRow(ResponseModel, frozen=True, kw_only=True):
     text: Text
     active: bool
     """Whether the entry is on the path to the current leaf."""
+    failed: bool = False
+    """Whether a model, a tool or a command failed."""
 
 
 class TreePage(ResponseModel, frozen=True, kw_only=True):
@@ -278,6 +290,8 @@ class EntryResponse(ResponseModel, frozen=True, kw_only=True):
     branch: BranchName | None
     label: Annotated[str, Meta(examples=["two ways"])] | None
     depth: Count
+    newest_leaf: Id
+    """The leaf that is reached by following the newest child of each entry."""
 
 
 class ToolUse(ResponseModel, frozen=True, kw_only=True):
@@ -304,6 +318,12 @@ class PathRow(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
     error: Text | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
     """Whether a tool or command failed."""
+    tool: Annotated[str, Meta(examples=["read"])] | UnsetType = UNSET
+    """The tool of a tool result."""
+    author: Annotated[str, Meta(examples=["anna"])] | UnsetType = UNSET
+    """The name of the token that sent the message."""
+    versions: list[Id] | UnsetType = UNSET
+    """This message and the others of its role at the same place, oldest first, if there are several."""
     images: Count | UnsetType = UNSET
     """The number of images, which are not part of the text."""
     merge: bool | UnsetType = UNSET
@@ -352,6 +372,92 @@ class AppendEntryResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
 
 
+# Overview and audit log
+
+
+class UsageResponse(ResponseModel, frozen=True, kw_only=True):
+    """Answers of models."""
+
+    answers: Count
+    failures: Count
+    tokens: Annotated[float, Meta(examples=[5400])]
+    cost: Amount
+    median_seconds: Annotated[float, Meta(examples=[4.2])] | None
+    """The median time that an answer took; `null` if no time is known."""
+
+
+class DayUsageResponse(UsageResponse, frozen=True, kw_only=True):
+    day: Annotated[str, Meta(examples=["2026-01-05"])]
+
+
+class ModelUsageResponse(UsageResponse, frozen=True, kw_only=True):
+    model: Annotated[str, Meta(examples=["anthropic:claude-sonnet-4-5"])]
+
+
+class SessionUsageResponse(UsageResponse, frozen=True, kw_only=True):
+    id: SessionId
+    name: Name | None
+
+
+class OverviewResponse(ResponseModel, frozen=True, kw_only=True):
+    total: UsageResponse
+    days: list[DayUsageResponse]
+    """Days with answers, oldest first."""
+    models: list[ModelUsageResponse]
+    sessions: list[SessionUsageResponse]
+    """The most expensive sessions."""
+    session_count: Count
+    all_models: list[str]
+    """The models of all projects and days, for a filter."""
+    all_projects: list[Folder]
+    unread: Count
+    """Sessions that could not be read."""
+
+
+class AuditEventResponse(ResponseModel, frozen=True, kw_only=True):
+    """Something that a token did."""
+
+    time: Timestamp
+    token: Annotated[str, Meta(examples=["1f2e3d4c"])]
+    name: Annotated[str, Meta(examples=["anna"])]
+    kind: Annotated[str, Meta(examples=["browser"])]
+    action: Annotated[str, Meta(examples=["POST /api/sessions/019a8b2c/prompt"])]
+    session: SessionId | None
+    status: Count
+
+
+class AuditPage(ResponseModel, frozen=True, kw_only=True):
+    events: list[AuditEventResponse]
+    next: NextCursor | None
+
+
+# Share links
+
+
+class CreateShareRequest(RequestModel, frozen=True, kw_only=True):
+    branch: BranchName | None = None
+    """Show only this branch; by default the whole session."""
+    redact: bool = True
+    seconds: Annotated[int, Meta(ge=60, le=90 * 24 * 3600, examples=[7 * 24 * 3600])] = 7 * 24 * 3600
+    """How long the link is valid."""
+
+
+class ShareResponse(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
+    """A link that shows a session or a branch."""
+
+    id: Annotated[str, Meta(examples=["1f2e3d4c"])]
+    branch: BranchName | None
+    redact: bool
+    created: Timestamp
+    expires: Timestamp
+    path: Annotated[str, Meta(examples=["/share/st_…"])] | UnsetType = UNSET
+    """The path of the link, when it is created. It is not stored."""
+
+
+class ShareListResponse(ResponseModel, frozen=True, kw_only=True):
+    shares: list[ShareResponse]
+
+
 # Branches and moves
 
 
@@ -364,10 +470,22 @@ class BranchResponse(ResponseModel, frozen=True, kw_only=True):
     archived: bool
 
 
+class UnnamedLeafResponse(ResponseModel, frozen=True, kw_only=True):
+    """A leaf without a branch."""
+
+    leaf: Id
+    suggested_name: BranchName
+    entry_count: Count
+    text: Text
+    """The beginning of its last entry."""
+
+
 class BranchListResponse(ResponseModel, frozen=True, kw_only=True):
     branches: list[BranchResponse]
     current: BranchName
     next: NextCursor | None
+    unnamed: list[UnnamedLeafResponse] = []
+    """The newest leaves without a branch, such as those that an edit left, newest first."""
 
 
 class CreateBranchRequest(RequestModel, frozen=True, kw_only=True):
@@ -636,7 +754,12 @@ class DiffResponse(ResponseModel, frozen=True, kw_only=True):
 
 
 class PromptRequest(RequestModel, frozen=True, kw_only=True):
-    text: Text
+    example: ClassVar[JsonObject] = {"text": "How do I make this faster?"}
+
+    text: Text = ""
+    """Without a text and images, the model answers the last message again."""
+    at: Place | None = None
+    """The entry to continue after: the branch moves there first. Entries after it stay in the tree."""
     branch: BranchName | None = None
     model: ModelName | None = None
     images: Annotated[list[Object], Meta(max_length=20)] = []

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.core.entries import Entry, EntryId, Problem, read_raws
-from sessiontree.core.entry_text import format_entry
+from sessiontree.core.entry_text import format_entry, has_failed
 from sessiontree.core.messages import get_entry_role
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.core.problems import ProblemScan
@@ -82,6 +82,7 @@ class EntryPreview(NamedTuple):
     role: str | None
     timestamp: str
     text: str
+    failed: bool
 
 
 class OpenSession:
@@ -151,7 +152,7 @@ class OpenSession:
             if len(self._previews) >= MAX_PREVIEWS:
                 self._previews.clear()
             preview = self._previews[entry.line] = EntryPreview(
-                get_entry_role(decoded), decoded.timestamp, format_entry(decoded)
+                get_entry_role(decoded), decoded.timestamp, format_entry(decoded), has_failed(decoded.body)
             )
         return preview
 

@@ -34,7 +34,7 @@ def find_metric_select(page: Any) -> Any:
 
 
 def list_columns(page: Any) -> list[str]:
-    return page.locator(".column h2").all_text_contents()
+    return page.locator(".column > header h2").all_text_contents()
 
 
 def test_a_late_response_does_not_replace_a_newer_one(serve: Serve, visit: Visit, session: Session) -> None:

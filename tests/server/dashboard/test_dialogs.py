@@ -146,7 +146,7 @@ def test_text_to_edit_does_not_replace_a_draft(serve: Serve, visit: Visit, sessi
     page.get_by_label("Prompt on main").fill("Something else.")
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
-    page.wait_for_selector(".composer.disabled")
+    page.get_by_label("Prompt from here (moves main)").wait_for()
     page.keyboard.press("g")
     submit(page)
     page.wait_for_selector(".toast.on >> text=Moved. Press u to undo.")

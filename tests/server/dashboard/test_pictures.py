@@ -34,6 +34,7 @@ NAMES = {
     "dashboard-compare": DESK,
     "dashboard-ab": DESK,
     "dashboard-swarm": DESK,
+    "dashboard-overview": DESK,
     "dashboard-tree-phone": PHONE,
     "dashboard-phone": PHONE,
 }
@@ -152,7 +153,7 @@ def test_screenshots_are_written_on_request(serve: Serve, visit: Visit) -> None:
     take(dark, "dashboard-dark")
     take(opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True), "dashboard-phone")
     phone = opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True, color_scheme="dark")
-    phone.get_by_role("link", name="Tree").tap()
+    phone.get_by_role("link", name="Tree", exact=True).tap()
     take(phone, "dashboard-tree-phone")
     compare = visit(site, f"/s/{id}/compare?branch=dict&branch=cache&branch=sql")
     compare.wait_for_selector(".column .entry")
@@ -174,3 +175,6 @@ def test_screenshots_are_written_on_request(serve: Serve, visit: Visit) -> None:
     swarm.get_by_role("button", name="Start", exact=True).click()
     swarm.wait_for_selector(".chip.branch >> text=completed")
     take(swarm, "dashboard-swarm")
+    overview = visit(site, "/overview")
+    overview.wait_for_selector(".columns-over-time")
+    take(overview, "dashboard-overview")

@@ -320,6 +320,7 @@ def test_the_session_of_a_swarm_shows_when_no_agent_is_running(serve: Serve, vis
     page.get_by_role("link", name="Session", exact=True).click()
     page.get_by_role("button", name="Branches").click()
     page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 2")
+    page.locator(".branches .group summary").click()
     page.locator(".branches button.name", has_text="worker-1").click()
     page.get_by_label("Message the running agent").fill("Look at the tests too.")
     page.keyboard.press("Enter")

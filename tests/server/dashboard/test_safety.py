@@ -87,7 +87,7 @@ def test_types_and_roles_are_only_used_as_names(serve: Serve, visit: Visit, name
 
     assert page.locator(".path article").count() == 3
     assert "First." in page.locator("#e-1").text_content()
-    assert page.locator("#e-3 h3").text_content() == name
+    assert page.locator("#e-3 h2").text_content() == name
 
 
 # Tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import sessiontree as st
 from sessiontree.core.messages import build_bash_execution, build_image_block
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from tests.export.sessions import SECRET, make_long_session
+from tests.export.sessions import SECRET, make_long_session, make_picture
 from tests.server.dashboard.conftest import Serve, Visit
 from tests.server.dashboard.held_requests import DelayedResponse, HeldRequests
 from tests.server.dashboard.site import (
@@ -78,9 +79,9 @@ def choose_leaf(page: Any) -> None:
     """Select the leaf in the tree, starting from the entry above it."""
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
-    page.wait_for_selector(".composer.disabled")
+    page.get_by_label("Prompt from here").wait_for()
     page.keyboard.press("ArrowDown")
-    page.wait_for_selector(".composer textarea")
+    page.get_by_label("Prompt on").wait_for()
 
 
 # Reading
@@ -111,7 +112,7 @@ def test_the_list_links_to_a_session_and_search_finds_messages(serve: Serve, vis
     page.locator(".hits a").first.click()
 
     wait_for_text(page, "It was quadratic.")
-    assert page.locator(".entry.chosen h3").text_content() == "Compaction"
+    assert page.locator(".entry.chosen h2").text_content() == "Compaction"
 
 
 def test_a_search_lists_unreadable_sessions(serve: Serve, visit: Visit) -> None:
@@ -164,7 +165,7 @@ def test_selecting_an_entry_shows_its_path_and_escape_returns(serve: Serve, visi
     page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     assert "I will read it first." in read_path(page)
-    assert "viewing an earlier entry" in page.locator(".composer").text_content()
+    page.get_by_label("Prompt from here (moves dict)").wait_for()
     page.keyboard.press("Escape")
     wait_for_text(page, "25 ms instead")
 
@@ -194,7 +195,9 @@ def test_the_tree_works_with_the_keyboard(serve: Serve, visit: Visit) -> None:
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "End"):
         page.keyboard.press(key)
     wait_for_text(page, "A second run takes 40 ms.")
-    assert page.locator(".graph .unseen").text_content() == "assistant: A second run takes 40 ms."
+    assert page.locator(".graph .unseen").text_content() == (
+        "assistant: A second run takes 40 ms.; depth 7; branch cache"
+    )
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement.className === 'window'")
     page.keyboard.press("k")
@@ -366,7 +369,7 @@ def test_selecting_the_head_of_another_branch_shows_that_branch(serve: Serve, vi
     page.keyboard.press("ArrowUp")
 
     page.wait_for_selector(".graph .unseen >> text=A second run takes 40 ms.")
-    page.wait_for_selector(".composer.disabled")
+    page.get_by_label("Prompt from here (moves dict)").wait_for()
 
 
 def test_a_held_key_acts_once(serve: Serve, visit: Visit) -> None:
@@ -608,9 +611,10 @@ def test_clicks_merge_and_fork(serve: Serve, visit: Visit) -> None:
     page.locator("dialog textarea").fill("A **cache** was slower.")
     page.locator("dialog").get_by_role("button", name="Merge").click()
     wait_for_text(page, "A cache was slower.")
-    assert page.locator(".entry", has_text="A cache was slower.").locator("h3").text_content() == "Merge"
+    assert page.locator(".entry", has_text="A cache was slower.").locator("h2").text_content() == "Merge"
 
     page.locator(".entry", has_text="Write the note.").hover()
+    page.locator(".entry", has_text="Write the note.").get_by_role("button", name="More actions").click()
     page.locator(".entry", has_text="Write the note.").get_by_role("button", name="Fork").click()
     page.get_by_label("Name of the new session").fill("copy")
     page.locator("dialog").get_by_role("button", name="Fork").click()
@@ -619,17 +623,25 @@ def test_clicks_merge_and_fork(serve: Serve, visit: Visit) -> None:
     assert "25 ms" not in read_path(page)
 
 
-def test_images_in_a_conversation_are_mentioned(serve: Serve, visit: Visit) -> None:
+def test_images_in_a_conversation_are_shown_if_they_are_images(serve: Serve, visit: Visit) -> None:
     session = open_story()
-    picture = build_image_block(b"png", "image/png")
-    session.append(st.user([{"type": "text", "text": "See here."}, picture, picture]))
-    session.append(st.tool_result("c9", "look", [picture]))
+    shown, broken = (
+        build_image_block(base64.b64decode(make_picture()), "image/png"),
+        build_image_block(b"<svg onload=alert(1)>", "image/png"),
+    )
+    session.append(st.user([{"type": "text", "text": "See here."}, shown, broken]))
+    session.append(st.tool_result("c9", "look", [shown]))
 
     page = open_session(visit, serve(), session.id)
 
     wait_for_text(page, "See here.")
-    assert page.locator(".entry", has_text="See here.").locator(".hint").text_content() == "[2 images]"
-    assert page.locator(".entry.tool").last.locator(".hint").text_content() == "[image]"
+    asked = page.locator(".entry", has_text="See here.")
+    asked.get_by_text("[image cannot be shown]").wait_for()
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.pictures img')].map((i) => i.naturalWidth).join() === '24,24,24'"
+    )
+    assert asked.get_by_alt_text("Image 1 of 2").count() == 1
+    assert page.locator(".entry.tool").last.locator("h2").text_content() == "Result of look"
 
 
 def test_failed_tools_and_commands_are_marked(serve: Serve, visit: Visit) -> None:
@@ -804,7 +816,7 @@ def test_an_answer_is_streamed_and_then_saved(serve: Serve, visit: Visit) -> Non
     page.get_by_label("Prompt on dict").fill("Tell me more.")
     page.keyboard.press("Enter")
 
-    wait_for_text(page, "The first words, ", ".streaming")
+    wait_for_text(page, "The first words,", ".streaming")
     assert "and the last" not in read_path(page)
     page.wait_for_selector(".path strong >> text=the")
     assert page.locator(".streaming").count() == 0
@@ -831,7 +843,7 @@ def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> N
     page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
-    wait_for_text(page, "Never ", ".streaming")
+    wait_for_text(page, "Never", ".streaming")
     page.get_by_label("Message the running agent").fill("Hurry.")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
@@ -849,7 +861,7 @@ def test_after_a_server_restart_no_agent_is_shown_as_running(visit: Visit) -> No
         page = open_session(visit, first, session.id)
         page.get_by_label("Prompt on dict").fill("Go on.")
         page.keyboard.press("Enter")
-        wait_for_text(page, "Never ", ".streaming")
+        wait_for_text(page, "Never", ".streaming")
     with run_dashboard(after=first):
         page.wait_for_selector(".link.live")
 
@@ -1057,13 +1069,13 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
     wait_for_text(page, "25 ms instead")
 
     assert page.locator("#graph").is_hidden()
-    page.get_by_role("link", name="Tree").tap()
+    page.get_by_role("link", name="Tree", exact=True).tap()
     page.locator("#graph").tap(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.get_by_role("link", name="Conversation").tap()
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
     assert "I will read it first." in read_path(page)
     for name in ("Branches", "Compare", "A/B", "Tree"):
-        page.get_by_role("link", name=name).tap()
+        page.get_by_role("link", name=name, exact=True).tap()
         page.wait_for_timeout(100)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
 

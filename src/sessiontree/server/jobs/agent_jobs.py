@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from sessiontree import config
 from sessiontree.agent.agent import Agent
@@ -21,7 +21,9 @@ from sessiontree.agent.run_writer import UnsavedMessages
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import PermissionMode
-from sessiontree.core.entries import JsonObject
+from sessiontree.core.context import build_shared_context
+from sessiontree.core.entries import EntryId, JsonObject
+from sessiontree.core.operation_plans import plan_move
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.loader import ExtensionLoader
@@ -40,7 +42,8 @@ from sessiontree.hooks.events import (
     ToolUpdate,
 )
 from sessiontree.model.base import Model
-from sessiontree.server.http_errors import make_insufficient_rights
+from sessiontree.ops.navigate import execute_navigation
+from sessiontree.server.http_errors import ApiError, make_insufficient_rights
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
 from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.session_cache import OpenSession
@@ -182,11 +185,14 @@ class AgentJobs:
         model: str | None,
         workspace: Workspace,
         mode: PermissionMode | None = None,
+        at: EntryId | UnsetType | None = UNSET,
+        author: str = "",
     ) -> tuple[str, str]:
         """Start an agent that answers a prompt. Return the id of the run and its branch without waiting.
 
-        With a permission `mode`, clients are asked about tool calls that need permission. Without one, such calls are
-        denied.
+        `at` is the entry to continue after: the branch moves there first. Without a text and images, the agent answers
+        the last message. With a permission `mode`, clients are asked about tool calls that need permission. Otherwise
+        such calls are denied. `author` is the name of who sends the prompt.
         """
         runtime = await self.open_runtime(opened)
         session = opened.session
@@ -194,6 +200,8 @@ class AgentJobs:
         chosen_model = await self.choose_model(runtime, target, model)
         self.check_idle(opened, target.name)
         hooks = runtime.create_hooks(workspace, branch=target)
+        if not isinstance(at, UnsetType):
+            await _move_before_run(target, at, hooks, must_answer=not text.strip() and not images)
         publisher = _EventPublisher(opened, target.name)
         hooks.listen(publisher)
         id = secrets.token_hex(4)
@@ -210,6 +218,7 @@ class AgentJobs:
             mcp=None if workspace.is_limited else runtime.controller.options.mcp,
         )
         agent = create_agent(target, chosen_model, hooks, options)
+        agent.author = author
 
         async def abort_agent() -> None:
             agent.abort()
@@ -234,13 +243,15 @@ class AgentJobs:
             raise InvalidOperation(f"no agent is running on branch {name!r}")
         return job
 
-    async def steer(self, opened: OpenSession, branch: str | None, text: str, *, limited: bool) -> str:
+    async def steer(
+        self, opened: OpenSession, branch: str | None, text: str, *, limited: bool, author: str = ""
+    ) -> str:
         """Queue a message for the agent on a branch, and return the name of the branch."""
         agent: Agent = self._get_job(opened, branch).worker
         confinement = agent.confinement
         if limited and not (confinement is not None and confinement.is_limited):
             raise make_insufficient_rights()
-        await agent.steer(text)
+        await agent.steer(text, author=author)
         return agent.branch.name
 
     async def abort(self, opened: OpenSession, branch: str | None) -> str:
@@ -259,10 +270,20 @@ class AgentJobs:
             await runtime.close()
 
 
+async def _move_before_run(branch: Branch, place: EntryId | None, hooks: Hooks, *, must_answer: bool) -> None:
+    """Move a branch to the entry that a run continues after. Raises `ApiError`."""
+    session = branch.session
+    plan = plan_move(session.tree, branch.leaf, place)
+    if must_answer and not build_shared_context(session.tree, plan.new_leaf).awaits_answer:
+        raise ApiError(409, "no message to answer at this place: the last message is from the model")
+    if plan.is_move and (await execute_navigation(branch, plan, hooks)).cancelled:
+        raise ApiError(409, "cancelled by a handler", code="cancelled")
+
+
 async def _run_agent(agent: Agent, text: str, images: Sequence[JsonObject]) -> str | None:
-    """Send a prompt to an agent, and return what went wrong."""
+    """Send a prompt to an agent, or let it answer the last message. Return what went wrong."""
     try:
-        outcome = await agent.run(text, images)
+        outcome = await (agent.run(text, images) if text.strip() or images else agent.continue_())
     finally:
         await agent.close()
     if isinstance(outcome.error, UnsavedMessages):

@@ -176,6 +176,11 @@ class ExportJob:
                 self._file.close()
                 self._file = None
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is still running, or its file is available."""
+        return not self.ended.is_set() or (self.state == "done" and self._file is not None)
+
     def open_file(self) -> tuple[int, Iterator[bytes]]:
         """Return the size of the file and an iterator over its bytes. Raises `ApiError`."""
         if self.failure is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
+from msgspec import UNSET
 
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RunContext
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.openapi import describe_route
 from sessiontree.server.routes.branches import use_session
+from sessiontree.server.routes.tree import resolve_place
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
@@ -19,9 +21,12 @@ router = APIRouter(prefix="/api/sessions/{id}")
 async def prompt(
     call: RunContext, id: str, request: Annotated[schemas.PromptRequest, Depends(RequestBody(schemas.PromptRequest))]
 ) -> JsonResponse:
-    """Send a prompt. The agent answers on the branch; follow it with the live events of the session."""
-    if not request.text.strip() and not request.images:
-        raise ApiError(422, "the prompt is empty")
+    """Send a prompt, or retry: without a text, the model answers the last message again.
+
+    The agent answers on the branch; follow it with the live events of the session. With `at`, the branch moves first.
+    """
+    if not request.text.strip() and not request.images and request.at is None:
+        raise ApiError(422, "the prompt is empty; to retry, send the entry to continue after as at")
     for image in request.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
             raise ApiError(422, "an image needs the fields type ('image'), data and mimeType")
@@ -34,8 +39,17 @@ async def prompt(
             branch = opened.session.heads.current if request.branch is None else request.branch
             state.swarms.check_idle(opened, branch)
             state.experiments.check_idle(opened, branch)
+            place = UNSET if request.at is None else resolve_place(opened.session, request.at)
             return await state.runs.start(
-                opened, request.branch, request.text, request.images, request.model, workspace, request.permission_mode
+                opened,
+                request.branch,
+                request.text,
+                request.images,
+                request.model,
+                workspace,
+                request.permission_mode,
+                at=place,
+                author=call.token.name,
             )
         finally:
             sessions.release(opened)
@@ -53,7 +67,7 @@ async def steer(
     """Send a message to a running agent. It arrives after the tool calls of the current turn."""
     async with use_session(call, id) as opened:
         limited = call.token.projects is not None
-        work = call.state.steer(opened, request.branch, request.text, limited=limited)
+        work = call.state.steer(opened, request.branch, request.text, limited=limited, author=call.token.name)
         return JsonResponse(schemas.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
 
 

@@ -32,8 +32,9 @@ from sessiontree.server.app_state import (
 )
 from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.openapi import describe_route
-from sessiontree.server.response_content import parse_offset
+from sessiontree.server.response_content import parse_offset, render_html
 from sessiontree.server.session_cache import OpenSession
+from sessiontree.session import Session
 
 router = APIRouter(prefix="/api")
 
@@ -87,6 +88,15 @@ def models(call: ReadContext) -> JsonResponse:
     )
 
 
+@router.post("/markdown", **describe_route(schemas.MarkdownResponse, request=schemas.MarkdownRequest))
+def render_markdown(
+    call: ReadContext,
+    request: Annotated[schemas.MarkdownRequest, Depends(RequestBody(schemas.MarkdownRequest))],
+) -> JsonResponse:
+    """Render Markdown as sanitized HTML, such as an answer that is still streaming."""
+    return JsonResponse(schemas.MarkdownResponse(html=render_html(request.text)))
+
+
 # Many sessions
 
 
@@ -116,7 +126,7 @@ def list_sessions(
     page = summaries[:limit]
     next_cursor = f"{page[-1].modified}~{page[-1].id}" if len(summaries) > limit else None
     items = [{**encode_summary(summary), "source": summary.source} for summary in page]
-    return JsonResponse({"sessions": items, "next": next_cursor})
+    return call.respond_hashed({"sessions": items, "next": next_cursor})
 
 
 def _is_in_project(cwd: str, project: str | None) -> bool:
@@ -269,7 +279,15 @@ def _build_session(call: RequestContext, opened: OpenSession, is_counted: bool) 
         ],
         swarming={branch: agent_branch.swarm for branch, agent_branch in agent_branches.items()},
         experimenting=call.state.experiments.find_running_branches(opened),
+        undoable=_describe_undo(session),
     )
+
+
+def _describe_undo(session: Session) -> str | None:
+    try:
+        return session.plan_undo().undo_description
+    except SessionTreeError:
+        return None
 
 
 def _get_modified(opened: OpenSession) -> str:

@@ -5,16 +5,19 @@ The functions that build rows of the tree and of paths from entries are also use
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import Response
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from sessiontree.branch_comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import (
+    BOOKKEEPING_TYPES,
     Body,
     BranchPoint,
     CustomMessage,
@@ -23,25 +26,29 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, describe_execution, get_body_text
+from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, get_body_text, has_tool_failed
 from sessiontree.core.messages import (
     assistant,
     coerce_string,
     extract_text,
     get_answered_call,
+    get_entry_role,
     get_model,
     get_role,
     get_tool_calls,
     is_object,
     iter_blocks,
     list_usages,
+    name_author,
     sum_usage,
     user,
 )
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.outline import Filter, Outline
+from sessiontree.core.tree import Tree
 from sessiontree.core.tree_rows import build_window
 from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.export.entry_view import read_picture
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.server import schemas
@@ -63,6 +70,11 @@ router = APIRouter(prefix="/api/sessions/{id}")
 
 At = Annotated[str, Query(min_length=1, max_length=300)]
 DEFAULT_PLACE = "HEAD"
+TRANSPARENT_TYPES = BOOKKEEPING_TYPES | {"branch_point"}
+"""Types of entries that may be between a message and its versions."""
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+MAX_UNNAMED = 100
+"""Unnamed leaves that are listed with the branches."""
 INVALID = "\ufffd"
 """The character that responses have in place of invalid Unicode."""
 MAX_RESULT_LENGTH = 10_000
@@ -157,8 +169,17 @@ def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
             branch=get_branch(found),
             label=tree.label(place),
             depth=opened.get_depth(place),
+            newest_leaf=_find_newest_leaf(tree, place),
         )
         return JsonResponse(answer, at=opened)
+
+
+def _find_newest_leaf(tree: Tree, id: EntryId) -> EntryId:
+    leaf, seen = id, set[EntryId]()
+    while (children := tree.get_child_ids(leaf)) and leaf not in seen:
+        seen.add(leaf)
+        leaf = children[-1]
+    return leaf
 
 
 def resolve_place(session: Session, place: str) -> EntryId | None:
@@ -218,6 +239,23 @@ def get_path(
     return call.respond_cached(id, build_page, render_page)
 
 
+@router.get("/images/{number}", **describe_route(*IMAGE_TYPES))
+def get_image(call: ReadContext, id: str, number: int, entry: At) -> Response:
+    """Return an image of an entry, counted from 0: a PNG, JPEG, GIF or WebP file."""
+    with call.read_session(id) as opened:
+        place = resolve_place(opened.session, entry)
+        body = None if place is None else opened.session.tree[place].decode()
+    blocks = (
+        [] if body is None else [block for block in iter_blocks(_get_content(body)) if block.get("type") == "image"]
+    )
+    if not 0 <= number < len(blocks):
+        raise ApiError(404, "the entry has no such image")
+    picture = read_picture(blocks[number])
+    if not picture.kind:
+        raise ApiError(409, f"the image cannot be shown: {picture.fault}", code="unreadable")
+    return Response(base64.b64decode(picture.data), media_type=picture.kind)
+
+
 @router.get("/context", **describe_route(schemas.ContextResponse))
 def get_context(
     call: ReadContext, id: str, at: At = DEFAULT_PLACE, why: Annotated[bool, Query(alias="explain")] = False
@@ -247,7 +285,25 @@ def get_branches(
     call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
 ) -> JsonResponse:
     """List all branches in the order they were created, including archived ones."""
-    return call.respond_cached(id, lambda opened: build_branch_list(opened.session, limit, cursor))
+
+    def build_list(opened: OpenSession) -> schemas.BranchListResponse:
+        made = build_branch_list(opened.session, limit, cursor)
+        return made if made.next is not None else replace(made, unnamed=_list_unnamed_leaves(opened))
+
+    return call.respond_cached(id, build_list)
+
+
+def _list_unnamed_leaves(opened: OpenSession) -> list[schemas.UnnamedLeafResponse]:
+    leaves = reversed(opened.session.unnamed_leaves[-MAX_UNNAMED:])
+    return [
+        schemas.UnnamedLeafResponse(
+            leaf=unnamed.leaf,
+            suggested_name=unnamed.suggested_name,
+            entry_count=unnamed.entry_count,
+            text=opened.get_preview(opened.session.tree[unnamed.leaf]).text,
+        )
+        for unnamed in leaves
+    ]
 
 
 def build_branch_list(session: Session, limit: int, cursor: str | None) -> schemas.BranchListResponse:
@@ -295,6 +351,8 @@ def append(
 ) -> JsonResponse:
     """Append an entry to a branch, by default the current one."""
     body, extra = _build_entry_body(request)
+    if request.entry is None and isinstance(body, Message):
+        body = name_author(body, call.token.name)
     with call.write_session(id) as opened:
         session = opened.session
         branch = session.heads.current if request.branch is None else session.branch(request.branch).name
@@ -374,6 +432,7 @@ def _build_tree_row(
         timestamp=preview.timestamp,
         text=preview.text,
         active=active,
+        failed=preview.failed,
     )
 
 
@@ -433,7 +492,10 @@ def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=coerce_string(message.get("errorMessage")) or UNSET,
-        failed=_has_failed(message) or UNSET,
+        failed=has_tool_failed(message) or UNSET,
+        tool=coerce_string(message.get("toolName")) or UNSET,
+        author=coerce_string(message.get("author")) or UNSET,
+        versions=_find_versions(opened, entry, preview.role) or UNSET,
         images=images or UNSET,
         merge=is_merge(body) or UNSET,
         cost=sum(item.cost for item in costs) if costs else UNSET,
@@ -454,9 +516,27 @@ def _get_content(body: Body) -> Any:
             return None
 
 
-def _has_failed(message: JsonObject) -> bool:
-    """Return whether a tool or a command reported an error."""
-    return message.get("isError") is True or describe_execution(message).has_failed
+MAX_VERSIONS = 200
+"""Versions of a message that are listed."""
+
+
+def _find_versions(opened: OpenSession, entry: Entry, role: str | None) -> list[EntryId]:
+    """Return the messages of a role at the same place: its siblings, below settings and branch points too."""
+    if role not in ("user", "assistant"):
+        return []
+    tree = opened.session.tree
+    above = tree.parent(entry.id)
+    while above is not None and tree.peek(above).type in TRANSPARENT_TYPES:
+        above = tree.parent(above)
+    found: list[EntryId] = []
+    waiting = list(reversed(tree.get_child_ids(above)))
+    while waiting and len(found) < MAX_VERSIONS:
+        id = waiting.pop()
+        if tree.peek(id).type in TRANSPARENT_TYPES:
+            waiting.extend(reversed(tree.get_child_ids(id)))
+        elif id == entry.id or get_entry_role(tree[id]) == role:
+            found.append(id)
+    return found if len(found) > 1 and entry.id in found else []
 
 
 def _build_tool_use(name: str, arguments: Any, answer: JsonObject | None) -> schemas.ToolUse:

@@ -1,4 +1,4 @@
-// Addresses inside the page: `#/`, `#/s/SESSION/VIEW?…`, `#/swarms`, `#/swarms/SWARM`. Every view has one, so that it
+// Addresses inside the page: `#/`, `#/s/SESSION/VIEW?…`, `#/swarms`, `#/swarms/SWARM`, `#/overview`. Every view has one, so that it
 // can be linked to.
 
 const encode = encodeURIComponent;
@@ -7,10 +7,12 @@ const encode = encodeURIComponent;
 export const linkToSession = (id, view = "talk", params = []) =>
   `#/s/${encode(id)}/${view}${params.length ? `?${new URLSearchParams(params)}` : ""}`;
 export const linkToBranch = (id, branch) => linkToSession(id, "talk", [["branch", branch]]);
+export const linkToEntry = (id, entry, query) => linkToSession(id, "talk", [["entry", entry], ...(query ? [["q", query]] : [])]);
 export const linkToComparison = (id, branches) => linkToSession(id, "compare", branches.map((branch) => ["branch", branch]));
 export const linkToExperiment = (id, experiment) => linkToSession(id, "ab", [["experiment", experiment]]);
 export const SESSIONS = "#/";
 export const SWARMS = "#/swarms";
+export const OVERVIEW = "#/overview";
 export const linkToSwarm = (id) => `#/swarms/${encode(id)}`;
 
 /** Return what an address shows: `{view, id?, tab?, place?}`. */
@@ -23,11 +25,13 @@ export function parseAddress(hash) {
       branch: values.get("branch"),
       branches: values.getAll("branch"),
       entry: values.get("entry"),
+      query: values.get("q"),
       experiment: values.get("experiment"),
     };
     return { view: "session", id, tab, place };
   }
   if (kind === "swarms") return id ? { view: "swarm", id } : { view: "swarms" };
+  if (kind === "overview") return { view: "overview" };
   return { view: "sessions" };
 }
 

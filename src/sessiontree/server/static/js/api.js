@@ -16,6 +16,8 @@ class ApiError extends Error {
 
 const PAGE = 2000; // the maximum that the server returns at once
 
+const MAX_KEPT = 40; // responses that may be used again
+
 const PAGE_ID = crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`; // identifies this tab until it is closed
 
 const buildQuery = (values) => {
@@ -35,6 +37,7 @@ export class Api {
   /** Calls `onSignedOut` if the server rejects this browser: its cookie is missing, expired or revoked. */
   constructor(onSignedOut) {
     this.onSignedOut = onSignedOut;
+    this.unchanged = new Map(); // responses with their ETags, by address
   }
 
   /** Send a request to the API and return the response. Throws `ApiError` if it failed. */
@@ -66,7 +69,7 @@ export class Api {
       if (error.name === "AbortError") throw error;
       throw new ApiError(0, "unreachable", "cannot reach the server; is sessiontree serve running?");
     }
-    if (response.ok) return response;
+    if (response.ok || response.status === 304) return response;
     throw await readError(response);
   }
 
@@ -79,8 +82,17 @@ export class Api {
     return this.request("/sign-out", { method: "POST", body: {} });
   }
 
-  async get(path, values, options) {
-    return (await this.fetch(path, { values, ...options })).json();
+  /** Return the JSON at a path. An unchanged response is not sent again; callers do not change the value. */
+  async get(path, values, options = {}) {
+    const address = `${path}${buildQuery(values)}`, known = this.unchanged.get(address);
+    const headers = known ? { "If-None-Match": known.tag } : {};
+    const response = await this.fetch(path, { values, ...options, headers: { ...options.headers, ...headers } });
+    if (response.status === 304) return known.value;
+    const tag = response.headers.get("ETag"), value = await response.json();
+    this.unchanged.delete(address);
+    if (tag) this.unchanged.set(address, { tag, value });
+    if (this.unchanged.size > MAX_KEPT) this.unchanged.delete(this.unchanged.keys().next().value);
+    return value;
   }
 
   /** Send a write. Its idempotency key keeps a repeated request from running twice. */

@@ -25,6 +25,26 @@ export const Bars = ({ title, items }) => {
   </figure>`;
 };
 
+/** Columns over time, with the highest value. `items` are `[{name, value}]`. */
+export const Columns = ({ title, items, format }) => {
+  const height = 96, max = Math.max(...items.map(({ value }) => value), 0);
+  const step = WIDTH / items.length, width = Math.max(1, step - Math.min(3, step / 4));
+  const known = items.filter(({ value }) => value > 0);
+  const label = known.length ? `${title}: ${known.map(({ name, value }) => `${name} ${format(value)}`).join(", ")}` : `${title}: none`;
+  return html`<figure class="chart columns-over-time">
+    <figcaption>${title}</figcaption>
+    <svg viewBox="0 0 ${WIDTH} ${height + 22}" role="img" aria-label=${label}>
+      <text x=${WIDTH} y="12" class="value">${max ? `highest ${format(max)}` : "none"}</text>
+      ${items.map(({ name, value }, index) => value > 0 && html`<rect key=${name} x=${index * step} width=${width} class="bar"
+        y=${height - Math.max(2, (value / max) * (height - 20))} height=${Math.max(2, (value / max) * (height - 20))} rx="1">
+        <title>${name}: ${format(value)}</title></rect>`)}
+      <line x1="0" y1=${height} x2=${WIDTH} y2=${height} class="axis" />
+      <text x="0" y=${height + 17} class="range">${items[0]?.name}</text>
+      <text x=${WIDTH} y=${height + 17} class="range end">${items.at(-1)?.name}</text>
+    </svg>
+  </figure>`;
+};
+
 /** Means with their intervals on one scale. `items` are `[{name, mean, low, high, text, range, best}]`. */
 export const Intervals = ({ title, items }) => {
   const known = items.flatMap(({ mean, low, high }) => [mean, low, high]).filter(isKnown);

@@ -1,10 +1,11 @@
 // Branches side by side from their common ancestor: their costs as bars, their messages as columns.
-import { go, linkToBranch, linkToComparison } from "./addresses.js";
+import { go, linkToBranch, linkToComparison, linkToEntry } from "./addresses.js";
 import { Bars } from "./charts.js";
 import { Entry } from "./conversation.js";
 import { FilesDiff } from "./files_diff.js";
 import { Button, Component, Empty, Notice, html } from "./html.js";
 import { formatMetric, getMeasured, pluralize } from "./format.js";
+import { groupBranches } from "./rows.js";
 
 const CHARTS = [
   ["cost", "Cost", (stats) => getMeasured(stats, "cost", stats.totalCost)],
@@ -36,11 +37,19 @@ export class Compare extends Component {
   get names() {
     const { session, names } = this.props;
     const known = session.branches.filter((branch) => branch.head);
-    const named = names.filter((name) => known.some((branch) => branch.name === name));
+    const places = new Set([...known.map(({ name }) => name), ...session.unnamed.map(({ leaf }) => leaf)]);
+    const named = names.filter((name) => places.has(name));
     if (named.length) return named;
     const open = known.filter((branch) => !branch.archived).map((branch) => branch.name);
     const first = session.branch ?? session.current;
-    return [first, ...open.filter((name) => name !== first).reverse()].slice(0, 2);
+    const others = [...open.filter((name) => name !== first).reverse(), ...session.unnamed.map(({ leaf }) => leaf)];
+    return [first, ...others].slice(0, 2);
+  }
+
+  /** Return what to call a place: a leaf without a branch by the beginning of its text. */
+  getTitle(place) {
+    const unnamed = this.props.session.unnamed.find(({ leaf }) => leaf === place);
+    return unnamed ? `“${unnamed.text.slice(0, 40).trim() || unnamed.suggestedName}”` : place;
   }
 
   choose(name, on) {
@@ -90,19 +99,36 @@ export class Compare extends Component {
     const known = session.branches.filter((branch) => branch.head);
     return html`<div class="scroll"><section class="compare" aria-label="Comparison of branches">
       <fieldset class="choose"><legend>Branches to compare</legend>
-        ${known.map(({ name, archived }) => html`<label class="check">
-          <input type="checkbox" checked=${names.includes(name)} onChange=${(event) => this.choose(name, event.target.checked)} />
-          <span>${name}${archived ? " (archived)" : ""}</span>
-        </label>`)}
+        ${groupBranches(known).map(({ group, branches }) => {
+          const boxes = branches.map(({ name, archived }) => this.renderChoice(name, `${name}${archived ? " (archived)" : ""}`));
+          if (!group) return boxes;
+          return html`<details open=${branches.some(({ name }) => names.includes(name)) || undefined}>
+            <summary>${group} · ${pluralize(branches.length, "branch", "branches")}</summary><div class="choose">${boxes}</div>
+          </details>`;
+        })}
+        ${session.unnamed.length > 0 && html`<details open=${session.unnamed.some(({ leaf }) => names.includes(leaf)) || undefined}>
+          <summary>${pluralize(session.unnamed.length, "leaf", "leaves")} without a branch</summary>
+          <div class="choose">${session.unnamed.map(({ leaf }) => this.renderChoice(leaf, this.getTitle(leaf)))}</div>
+        </details>`}
       </fieldset>
       <${Notice} text=${error} kind="wrong" />
-      ${names.length < 2 && html`<${Empty}>Select two or more branches.<//>`}
+      ${names.length < 2 && html`<${Empty}>${known.length + session.unnamed.length < 2 ? "There is only one branch. Retry or edit a message to get another version, then compare them here." : "Select two or more branches."}<//>`}
       ${shown && names.length > 1 && this.renderResult(shown)}
     </section></div>`;
   }
 
+  renderChoice(name, label) {
+    return html`<label class="check" key=${name}>
+      <input type="checkbox" checked=${this.names.includes(name)} onChange=${(event) => this.choose(name, event.target.checked)} />
+      <span>${label}</span>
+    </label>`;
+  }
+
   renderResult({ metric, result: { branches, winner, reason } }) {
-    const verdict = winner ? html`<b>${winner}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${reason}.`;
+    const { unnamed } = this.props.session, getTitle = (name) => this.getTitle(name);
+    const why = unnamed.reduce((text, { leaf }) => text.replaceAll(leaf, getTitle(leaf)), reason ?? "");
+    const titled = branches.map((stats) => ({ ...stats, name: getTitle(stats.name) }));
+    const verdict = winner ? html`<b>${this.getTitle(winner)}</b> has the lowest ${metric}.` : html`No winner by ${metric}: ${why}.`;
     return html`
       <p class="verdict">
         ${this.state.busy ? "Comparing…" : verdict}
@@ -110,14 +136,14 @@ export class Compare extends Component {
           ${["cost", "tokens", "time", "entries"].map((name) => html`<option value=${name}>${name}</option>`)}
         </select></label>
       </p>
-      <div class="charts">${CHARTS.map(([name, title, value]) => html`<${Bars} title=${title} items=${buildBars(branches, name, value)} />`)}</div>
+      <div class="charts">${CHARTS.map(([name, title, value]) => html`<${Bars} title=${title} items=${buildBars(titled, name, value)} />`)}</div>
       <details><summary>More statistics</summary><div class="wide" tabindex="0" role="region" aria-label="Statistics"><table>
-        <thead><tr><th scope="col">After the common ancestor</th>${branches.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
+        <thead><tr><th scope="col">After the common ancestor</th>${titled.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
         <tbody>${ROWS.map(([label, value]) => html`<tr>
           <th scope="row">${label}</th>${branches.map((stats) => html`<td>${value(stats)}</td>`)}
         </tr>`)}</tbody>
       </table></div></details>
-      ${[...this.state.files].map(([name, files]) => html`<${FilesDiff} a=${branches[0].name} b=${name} files=${files} key=${name} />`)}
+      ${[...this.state.files].map(([name, files]) => html`<${FilesDiff} a=${titled[0].name} b=${getTitle(name)} files=${files} key=${name} />`)}
       <div class="columns">${branches.slice(0, MAX_COLUMNS).map(({ name }) => this.renderColumn(name))}</div>
       ${branches.length > MAX_COLUMNS && html`<p class="more">Showing the messages of the first ${MAX_COLUMNS} branches only.</p>`}`;
   }
@@ -125,14 +151,15 @@ export class Compare extends Component {
   renderColumn(name) {
     const { session, promote } = this.props;
     const { entries = null, more = false } = this.state.columns.get(name) ?? {};
-    return html`<section class="column" aria-label=${`Branch ${name}`} key=${name}>
+    const isBranch = session.heads.has(name);
+    return html`<section class="column" aria-label=${`Branch ${this.getTitle(name)}`} key=${name}>
       <header>
-        <h2>${name}</h2><span class="gap"></span>
-        <a class="button" href=${linkToBranch(session.id, name)}>Open</a>
-        ${promote && name !== session.current && html`<${Button} kind="small" label="Promote" onClick=${() => promote(name)} />`}
+        <h2>${this.getTitle(name)}</h2><span class="gap"></span>
+        <a class="button" href=${isBranch ? linkToBranch(session.id, name) : linkToEntry(session.id, name)}>Open</a>
+        ${promote && isBranch && name !== session.current && html`<${Button} kind="small" label="Promote" onClick=${() => promote(name)} />`}
       </header>
       ${more && html`<p class="more">Showing only the last ${pluralize(entries.length, "entry", "entries")}.</p>`}
-      ${entries?.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} />`)}
+      ${entries?.map((entry) => html`<${Entry} key=${entry.id} entry=${entry} base=${session.base} />`)}
       ${entries?.length === 0 && html`<${Empty}>No entries after the common ancestor.<//>`}
     </section>`;
   }

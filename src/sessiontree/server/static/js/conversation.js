@@ -1,10 +1,8 @@
-// The conversation of a path: a window that loads entries as you scroll, the text an agent is streaming, and the
-// composer. Text of a session is inserted as text; only HTML that the server sanitized is inserted as markup.
-import { linkToSwarm } from "./addresses.js";
-import { Button, Chip, SafeHtml, Component, Empty, ModelInput, Notice, RunsUnavailable, createRef, html } from "./html.js";
+// The conversation of a path: a window that loads entries as you scroll, and the text an agent is streaming. Text of a
+// session is inserted as text; only HTML that the server sanitized is inserted as markup.
+import { Button, Chip, SafeHtml, Component, Empty, Notice, createRef, html } from "./html.js";
 import { formatClock, formatCost, formatDay, formatShort, pluralize } from "./format.js";
 import { getOwn } from "./rows.js";
-import { MODES } from "./permissions.js";
 
 const NEAR = 600; // pixels from an end of the window at which more entries are loaded
 const TITLES = new Map([["compaction", "Compaction"], ["branch_summary", "Branch summary"], ["custom_message", "Note"]]);
@@ -23,11 +21,12 @@ const getKind = ({ type, role }) => {
 
 const getTitle = (entry) => {
   if (entry.merge) return "Merge";
+  if (entry.role === "toolResult" && entry.tool) return `Result of ${entry.tool}`;
   if (entry.type !== "message") return TITLES.get(entry.type) ?? (entry.text || entry.type);
   return SPEAKERS.get(entry.role) ?? entry.role ?? "Message";
 };
 
-const listFacts = ({ model, tokens, cost }) => [model, tokens && `${formatShort(tokens)} tokens`, cost && formatCost(cost)].filter(Boolean);
+const listFacts = ({ author, model, tokens, cost }) => [author && `by ${author}`, model, tokens && `${formatShort(tokens)} tokens`, cost && formatCost(cost)].filter(Boolean);
 
 const LONG = 24; // longer outputs are folded
 
@@ -55,25 +54,41 @@ const Call = ({ use }) => html`<details class="call ${use.ok === false ? "failed
 const Prose = ({ entry }) =>
   entry.html ? html`<${SafeHtml} name="prose" markup=${entry.html} />` : entry.text && html`<pre class="plain">${entry.text}</pre>`;
 
-/** A placeholder for images. Only the exported page shows them. */
-const Pictures = ({ count }) => count > 0 && html`<p class="hint">[${count === 1 ? "image" : `${count} images`}]</p>`;
+class Picture extends Component {
+  state = { failed: false };
+  render({ address, label }, { failed }) {
+    if (failed) return html`<p class="hint">[image cannot be shown]</p>`;
+    return html`<img src=${address} alt=${label} onError=${() => this.setState({ failed: true })} />`;
+  }
+}
 
-const Body = ({ entry }) => {
+/** The images of an entry, or a placeholder where no address is known. */
+const Pictures = ({ entry: { id, images }, base }) => {
+  if (!images) return null;
+  if (!base) return html`<p class="hint">[${images === 1 ? "image" : `${images} images`}]</p>`;
+  return html`<div class="pictures">${Array.from({ length: images }, (_, number) => {
+    const address = `/api${base}/images/${number}?entry=${encodeURIComponent(id)}`;
+    return html`<${Picture} key=${address} address=${address} label=${`Image ${number + 1} of ${images}`} />`;
+  })}</div>`;
+};
+
+const Body = ({ entry, base }) => {
   const kind = getKind(entry);
   if (kind === "setting") return null;
   if (kind === "tool") {
     const hasText = entry.text || !entry.images;
-    return html`${hasText && html`<${Output} text=${entry.text} failed=${entry.failed} />`}<${Pictures} count=${entry.images} />`;
+    return html`${hasText && html`<${Output} text=${entry.text} failed=${entry.failed} />`}<${Pictures} entry=${entry} base=${base} />`;
   }
   return html`
     ${entry.thinking && html`<details class="thinking"><summary>Thinking</summary><pre class="plain">${entry.thinking}</pre></details>`}
     <${Prose} entry=${entry} />
-    <${Pictures} count=${entry.images} />
+    <${Pictures} entry=${entry} base=${base} />
     ${entry.tools?.map((use) => html`<${Call} use=${use} />`)}
     ${entry.error && html`<pre class="block error">${entry.error}</pre>`}`;
 };
 
-export const Entry = ({ entry, heads = [], label = entry.label, chosen, actions }) => html`
+/** `base` is the address of the session, for images. `editor` replaces the body while the user edits the message. */
+export const Entry = ({ entry, base, heads = [], label = entry.label, chosen, actions, versions, editor }) => html`
   <article
     class="entry ${getKind(entry)} ${entry.error || entry.failed ? "failed" : ""} ${chosen ? "chosen" : ""}"
     id=${`e-${entry.id}`}
@@ -81,24 +96,73 @@ export const Entry = ({ entry, heads = [], label = entry.label, chosen, actions 
     tabindex="-1"
   >
     <header>
-      <h3>${getTitle(entry)}</h3>
+      <h2>${getTitle(entry)}</h2>
+      ${versions?.(entry)}
+      ${(entry.error || entry.failed) && html`<${Chip} kind="wrong">failed<//>`}
       ${label && html`<${Chip} kind="label">${label}<//>`}
       ${heads.map((name) => html`<${Chip} kind="branch">${name}<//>`)}
       ${listFacts(entry).map((fact) => html`<span class="fact">${fact}</span>`)}
       ${actions && html`<span class="acts">${actions(entry)}</span>`}
       <time datetime=${entry.timestamp} title=${`${formatDay(entry.timestamp)} ${formatClock(entry.timestamp)}`}>${formatClock(entry.timestamp)}</time>
     </header>
-    <${Body} entry=${entry} />
+    ${editor ?? html`<${Body} entry=${entry} base=${base} />`}
   </article>`;
+
+/** Edits a message in place. */
+class MessageEditor extends Component {
+  field = createRef();
+  state = { busy: false, error: null };
+
+  componentDidMount() {
+    const field = this.field.current;
+    field.style.height = `${Math.min(field.scrollHeight + 2, 400)}px`;
+    field.focus();
+    field.setSelectionRange(field.value.length, field.value.length);
+  }
+
+  send = async (event) => {
+    event.preventDefault();
+    const text = this.field.current.value.trim();
+    if (!text || this.state.busy) return;
+    this.setState({ busy: true, error: null });
+    try {
+      await this.props.send(text);
+      this.props.close();
+    } catch (error) {
+      this.setState({ busy: false, error: error.message });
+    }
+  };
+
+  onKeyDown = (event) => {
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      this.props.close();
+    } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) this.send(event);
+  };
+
+  render({ text, branch, close }, { busy, error }) {
+    return html`<form class="editor" onSubmit=${this.send}>
+      <textarea ref=${this.field} aria-label="Edit message" defaultValue=${text} onKeyDown=${this.onKeyDown}></textarea>
+      <${Notice} text=${error} kind="wrong" />
+      <div class="row end">
+        <span class="hint">Moves ${branch}. The old version stays in the tree.</span><span class="gap"></span>
+        <${Button} label="Cancel" keys="Esc" onClick=${close} />
+        <${Button} type="submit" kind="primary" label="Send" keys="Enter" disabled=${busy} />
+      </div>
+    </form>`;
+  }
+}
 
 /** The text that an agent is streaming. */
 const StreamedText = ({ run }) => html`<article class="entry assistant streaming" aria-live="off">
   <header>
-    <h3>Assistant</h3>
+    <h2>Assistant</h2>
     <span class="fact">${run.doing ? `running ${run.doing}` : "running"}</span><span class="pulse" aria-hidden="true"></span>
   </header>
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
-  ${run.text && html`<pre class="plain stream">${run.text}</pre>`}
+  ${run.text && (run.html
+    ? html`<${SafeHtml} name="prose stream" markup=${run.html} />`
+    : html`<pre class="plain stream">${run.text}</pre>`)}
   ${run.tool && html`<pre class="plain tool-now">${run.tool.slice(-600)}</pre>`}
   ${run.waiting.map((text) => html`<p class="hint">Queued: ${text}</p>`)}
 </article>`;
@@ -110,6 +174,15 @@ export class Conversation extends Component {
   componentDidMount() {
     this.props.handle.current = this;
     this.settle();
+    // The composer, permission questions and loaded images change the height.
+    const window = this.window.current;
+    this.observer = new ResizeObserver(() => this.isAtEnd && (window.scrollTop = window.scrollHeight));
+    this.observer.observe(window);
+    this.observer.observe(window.firstElementChild);
+  }
+
+  componentWillUnmount() {
+    this.observer.disconnect();
   }
 
   getSnapshotBeforeUpdate() {
@@ -123,12 +196,25 @@ export class Conversation extends Component {
   componentDidUpdate(before, _, anchor) {
     const window = this.window.current;
     if (before.pathKey !== this.props.pathKey) this.isAtEnd = true;
+    if (this.showTarget()) return this.settle();
     if (this.isAtEnd && window) window.scrollTop = window.scrollHeight;
     else if (anchor) {
       const article = document.getElementById(anchor.id);
       if (article) window.scrollTop += article.getBoundingClientRect().top - anchor.top;
     }
     this.settle();
+  }
+
+  /** Scroll to the entry that the user asked for. Returns whether it did. */
+  showTarget() {
+    const { session } = this.props;
+    const article = session.target && document.getElementById(`e-${session.target}`);
+    if (!article || session.loads.path) return false;
+    session.target = null;
+    this.isAtEnd = false;
+    article.scrollIntoView({ block: "center" });
+    if (!article.contains(document.activeElement)) article.focus({ preventScroll: true });
+    return true;
   }
 
   settle() {
@@ -165,169 +251,29 @@ export class Conversation extends Component {
     target?.focus({ preventScroll: true });
   }
 
-  render({ session, actions }) {
+  render({ session, actions, versions, edited, stopEditing, sendEdit }) {
     const run = session.runs.get(session.branch);
     return html`<div class="window" ref=${this.window} onScroll=${this.onScroll} role="log" aria-label="Conversation" tabindex="0">
       <div class="path">
         ${session.hasEarlier && html`<p class="more">Scroll up to load earlier entries.</p>`}
-        ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>No entries yet.<//>`}
+        ${!session.entries.length && !session.loading && !run?.text && html`<${Empty}>No messages yet. Write the first one below.<//>`}
         <div class="chunk">
           ${session.entries.map((entry) => html`<${Entry}
             key=${entry.id}
             entry=${entry}
+            base=${session.base}
             heads=${session.entryHeads.get(entry.id)}
             label=${session.getLabel(entry.id, entry)}
-            chosen=${entry.id === session.chosen}
+            chosen=${entry.id === session.pointed}
             actions=${actions}
+            versions=${versions}
+            editor=${entry.id === edited ? html`<${MessageEditor} text=${entry.text} branch=${session.branch ?? session.current}
+              send=${(text) => sendEdit(entry, text)} close=${stopEditing} />` : undefined}
           />`)}
         </div>
         ${(run?.status === "started" || run?.written) && html`<${StreamedText} run=${run} />`}
         ${run?.error && !session.entries.at(-1)?.error && html`<${Notice} text=${run.error} kind="wrong" />`}
       </div>
     </div>`;
-  }
-}
-
-const drafts = new Map(); // the unsent text of each session, and the branch where the user started it
-
-/** Keep the draft of a renamed branch. */
-export const renameDraft = (session, before, after) => {
-  const draft = drafts.get(session);
-  if (draft?.branch === before) drafts.set(session, { ...draft, branch: after });
-};
-
-/** The text field. Enter sends, Shift+Enter starts a new line. The draft is kept when the user shows another branch. */
-export class Composer extends Component {
-  state = { error: null, confirmed: null, model: "", mode: null }; // `confirmed`: a branch to which the user may send a draft of another
-  field = createRef();
-
-  componentDidMount() {
-    this.grow();
-  }
-
-  componentWillUnmount() {
-    this.isUnmounted = true;
-  }
-
-  componentDidUpdate(before) {
-    const { editing, branch } = this.props;
-    if (branch !== before.branch) this.setState({ error: null, confirmed: null });
-    if (editing && editing !== before.editing && !this.draft.text.trim()) { // keep an existing draft
-      this.fill(editing.text);
-      this.field.current?.focus();
-    }
-    this.grow();
-  }
-
-  get draft() {
-    return drafts.get(this.props.session.id) ?? { text: "", branch: null, busy: false };
-  }
-
-  change(values) {
-    drafts.set(this.props.session.id, { ...this.draft, ...values });
-    this.setState({});
-  }
-
-  fill(text) {
-    const { draft } = this;
-    this.change({ text, branch: draft.text.trim() ? draft.branch : this.props.session.branch });
-  }
-
-  grow() {
-    const field = this.field.current;
-    if (!field) return;
-    field.style.height = "auto";
-    field.style.height = `${Math.min(field.scrollHeight, 220)}px`;
-  }
-
-  send = async () => {
-    const { session, allowed, notify } = this.props, { text, branch: draftBranch, busy } = this.draft, { branch } = session;
-    if (!text.trim() || busy) return;
-    if (draftBranch !== branch && this.state.confirmed !== branch) {
-      const error = `You wrote this on ${draftBranch}. Send again to send it to ${branch}.`;
-      this.setState({ error, confirmed: branch });
-      return;
-    }
-    if (allowed.run && session.streamError && !session.running.has(branch)) {
-      this.setState({ error: `Not sent, because live updates are off: ${session.streamError}` });
-      return;
-    }
-    this.change({ busy: true });
-    this.setState({ error: null });
-    try {
-      if (!allowed.run) await session.add(text.trim());
-      else if (session.running.has(branch)) await session.steer(text.trim());
-      else await session.prompt(text.trim(), this.state.model, this.state.mode ?? this.props.me.permissionMode);
-      const now = this.draft.text; // the user may have typed more
-      if (now.startsWith(text)) this.change({ text: now.slice(text.length).trimStart(), branch });
-    } catch (error) {
-      if (this.isUnmounted || session.branch !== branch) notify(`Not sent to ${branch}: ${error.message}`, "wrong");
-      else this.setState({ error: error.message });
-    }
-    this.change({ busy: false });
-  };
-
-  abort = async () => {
-    try {
-      await this.props.session.abort();
-    } catch (error) {
-      this.setState({ error: error.message });
-    }
-  };
-
-  onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    this.send();
-  };
-
-  render({ session, me, allowed, models }, { error, model, mode }) {
-    if (!allowed.write) return null;
-    const { branch } = session, { text, busy } = this.draft;
-    if (session.info.readOnly) return html`<p class="composer disabled">${session.info.readOnly}</p>`;
-    if (!branch) {
-      return html`<p class="composer disabled">You are viewing an earlier entry. Use <b>Go here</b> or <b>Branch</b> to continue from it.</p>`;
-    }
-    const running = session.running.has(branch), swarm = getOwn(session.info.swarming, branch);
-    if (getOwn(session.info.experimenting, branch)) {
-      return html`<p class="composer disabled">An experiment is running on this branch. You can send messages here when it finishes.</p>`;
-    }
-    if (swarm && !running && !session.info.running.includes(branch)) {
-      return html`<p class="composer disabled">
-        A swarm agent owns this branch. Resume or stop the swarm on <a href=${linkToSwarm(swarm)}>its page</a>.
-      </p>`;
-    }
-    const [label, action] = !allowed.run
-      ? [`Add a message to ${branch}`, "Add"]
-      : running
-        ? ["Message the running agent", "Steer"]
-        : [`Prompt on ${branch}`, "Send"];
-    const submit = (event) => {
-      event.preventDefault();
-      this.send();
-    };
-    return html`<form class="composer" onSubmit=${submit}>
-      <${Notice} text=${error} kind="wrong" />
-      <div class="write">
-        <textarea ref=${this.field} rows="1" aria-label=${label} placeholder=${label} value=${text}
-          onInput=${(event) => this.fill(event.target.value)} onKeyDown=${this.onKeyDown}></textarea>
-        <div class="row">
-          ${allowed.run && models.length > 1 && !running && html`
-            <${ModelInput} name="model" label="Model" models=${models} value=${model}
-              placeholder=${session.info.models.at(-1) ? `${session.info.models.at(-1)} (current)` : "Session default"}
-              onInput=${(event) => this.setState({ model: event.target.value.trim() })} />`}
-          ${allowed.run && !running && html`
-            <select aria-label="Permission mode" title="Permission mode" value=${mode ?? me.permissionMode}
-              onChange=${(event) => this.setState({ mode: event.target.value })}>
-              ${MODES.slice(0, MODES.findIndex(([value]) => value === me.permissionMode) + 1).map(([value, label]) => html`<option value=${value}>${label}</option>`)}
-            </select>`}
-          <span class="gap"></span>
-          ${running && swarm && html`<a class="button" href=${linkToSwarm(swarm)} title="The agent belongs to a swarm">Open swarm</a>`}
-          ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
-          <${Button} type="submit" kind="primary" label=${action} disabled=${busy || !text.trim()} keys="Enter" />
-        </div>
-      </div>
-      ${!allowed.run && html`<${RunsUnavailable} me=${me} kind="hint" />`}
-    </form>`;
   }
 }

@@ -1,8 +1,8 @@
 // Dialogs: a form with a few fields, the sign-in page and the list of keys.
 import { Button, Component, Field, Notice, createRef, html, readForm } from "./html.js";
-import { KEYS } from "./keys.js";
+import { KEYS, hasShortcuts, setShortcuts } from "./keys.js";
 
-class Modal extends Component {
+export class Modal extends Component {
   dialog = createRef();
   componentDidMount() {
     this.dialog.current.showModal();
@@ -11,9 +11,9 @@ class Modal extends Component {
     this.isUnmounted = true;
     this.dialog.current.close(); // gives the focus back
   }
-  render({ title, children, close }) {
+  render({ title, children, close, kind }) {
     const onBackdrop = (event) => event.target === event.currentTarget && close();
-    return html`<dialog ref=${this.dialog} aria-label=${title} onClose=${() => this.isUnmounted || close()} onClick=${onBackdrop}>
+    return html`<dialog ref=${this.dialog} class=${kind} aria-label=${title} onClose=${() => this.isUnmounted || close()} onClick=${onBackdrop}>
       <div class="sheet"><h2>${title}</h2>${children}</div>
     </dialog>`;
   }
@@ -127,6 +127,8 @@ export const SignIn = ({ onToken, wrong }) => {
 };
 
 export const Help = ({ close }) => html`<${Modal} title="Keyboard shortcuts" close=${close}>
+  <label class="check"><input type="checkbox" defaultChecked=${hasShortcuts()} onChange=${(event) => setShortcuts(event.target.checked)} />
+    <span>Use one-letter shortcuts</span></label>
   ${KEYS.map(([where, keys]) => html`<h3>${where}</h3>
     <dl class="keys">${keys.map(([key, what]) => html`<div>
       <dt>${key.split(" ").map((one) => html`<kbd>${one}</kbd>`)}</dt><dd>${what}</dd>

@@ -241,7 +241,7 @@ export class Graph extends Component {
         }
       }
       pen.lineWidth = bright ? 2.4 : scale < DOT_SCALE ? 1 : 1.5;
-      pen.strokeStyle = bright ? this.colours.accent : this.colours.line;
+      pen.strokeStyle = bright ? this.colours.accent : this.colours.edge;
       pen.stroke();
     }
   }
@@ -296,8 +296,8 @@ export class Graph extends Component {
     pen.textBaseline = "middle";
     pen.fillStyle = pickTextColour(row, c);
     pen.font = `${row.role === "user" ? 600 : 400} ${12.5 * scale}px ${c.sans}`;
-    pen.globalAlpha = onPath ? 1 : 0.8;
-    const words = shorten(pen, getText(row), room);
+    pen.globalAlpha = onPath ? 1 : 0.92; // a lower contrast is hard to read
+    const words = shorten(pen, row.failed ? `✗ ${getText(row)}` : getText(row), room);
     pen.fillText(words, left, y + 0.5);
     left += pen.measureText(words).width + 8 * scale;
     pen.globalAlpha = 1;
@@ -426,7 +426,7 @@ export class Graph extends Component {
     return best && findMembers(best, node.depth, node.depth)[0];
   }
 
-  render({ layout, selected, leaf, isLeafHidden }) {
+  render({ layout, selected, leaf, heads, isLeafHidden }) {
     const node = layout.nodes[layout.index.get(selected ?? leaf) ?? -1];
     return html`<div class="graph">
       <canvas
@@ -452,7 +452,7 @@ export class Graph extends Component {
           ? "The filter hides the current entry. The dashed ring marks its nearest visible ancestor."
           : "The filter hides the current entry and all its ancestors."
       }</p>`}
-      <div class="unseen" role="status">${node ? `${node.row.role ?? node.row.type}: ${getText(node.row).slice(0, 160)}` : ""}</div>
+      <div class="unseen" role="status">${node ? describe(layout, node, heads.get(node.row.id), leaf) : ""}</div>
     </div>`;
   }
 }
@@ -465,6 +465,22 @@ const drawDisc = (pen, x, y, radius, colour) => {
 };
 
 const getText = (row) => row.text || `(${row.role ?? row.type})`;
+
+/** Return what a screen reader says about an entry: its text, its place in the tree, its branches and its marks. */
+const describe = ({ nodes, roots }, node, heads, leaf) => {
+  const { row, depth, parent, children, number } = node;
+  const siblings = parent < 0 ? roots : nodes[parent].children;
+  return [
+    `${row.role ?? row.type}: ${getText(row).slice(0, 160)}`,
+    `depth ${depth + 1}`,
+    heads?.length && `branch ${heads.join(", ")}`,
+    siblings.length > 1 && `${siblings.indexOf(number) + 1} of ${siblings.length} siblings`,
+    children.length > 1 && `splits into ${children.length}`,
+    row.label && `label ${row.label}`,
+    row.failed && "failed",
+    row.id === leaf && "current",
+  ].filter(Boolean).join("; ");
+};
 
 const shorten = (pen, source, room) => {
   const text = makeVisible(source.slice(0, MAX_CHARACTERS));
@@ -480,6 +496,7 @@ const shorten = (pen, source, room) => {
 
 const SUMMARIES = new Set(["compaction", "branch_summary"]);
 const pickColour = (row, c) => {
+  if (row.failed) return c.red;
   if (row.role === "user") return c.accent;
   if (row.role === "assistant") return c.ink;
   if (SUMMARIES.has(row.type)) return c.violet;
@@ -487,4 +504,4 @@ const pickColour = (row, c) => {
   return c.soft;
 };
 const SPEAKERS = new Set(["user", "assistant"]);
-const pickTextColour = (row, c) => (SPEAKERS.has(row.role) || SUMMARIES.has(row.type) ? pickColour(row, c) : c.soft);
+const pickTextColour = (row, c) => (row.failed || SPEAKERS.has(row.role) || SUMMARIES.has(row.type) ? pickColour(row, c) : c.soft);

@@ -1,10 +1,12 @@
 // The page: signs in with the code in the link, reads the rights of the token, and shows the view of the address.
-import { SESSIONS, SWARMS, go, parseAddress } from "./addresses.js";
+import { OVERVIEW, SESSIONS, SWARMS, go, parseAddress } from "./addresses.js";
 import { Api } from "./api.js";
 import { Help, SignIn } from "./dialogs.js";
-import { Component, Notice, html, render } from "./html.js";
+import { Button, Component, Notice, html, render } from "./html.js";
+import { Overview } from "./overview.js";
 import { restoreTheme, toggleTheme } from "./palette.js";
 import { listenForKeys } from "./keys.js";
+import { Menu } from "./menu.js";
 import { Sessions } from "./sessions.js";
 import { SwarmView } from "./swarm.js";
 import { Swarms } from "./swarms.js";
@@ -37,6 +39,7 @@ class App extends Component {
       "/": () => this.search(),
       s: () => go(SESSIONS),
       w: () => go(SWARMS),
+      o: () => go(OVERVIEW),
       d: toggleTheme,
     });
     this.signIn(this.credential);
@@ -112,22 +115,34 @@ class App extends Component {
     }
     if (view === "swarms") return html`<${Swarms} api=${api} me=${me} allowed=${allowed} models=${models} notify=${notify} />`;
     if (view === "swarm") return html`<${SwarmView} key=${id} id=${id} api=${api} allowed=${allowed} notify=${notify} />`;
+    if (view === "overview") return html`<${Overview} api=${api} me=${me} />`;
     return html`<${Sessions} api=${api} me=${me} notify=${notify} />`;
   }
 
   renderBar(view) {
+    const isBrowser = this.state.me?.kind === "browser";
+    const search = () => this.search(), help = () => this.setState({ help: true });
     const isCurrent = (...names) => (names.includes(view) ? "page" : undefined);
     return html`<header class="topbar">
       <a class="brand" href=${SESSIONS}>${LOGO}<span>sessiontree</span></a>
       <nav aria-label="Main">
         <a href=${SESSIONS} aria-current=${isCurrent("sessions", "session")}>Sessions</a>
         <a href=${SWARMS} aria-current=${isCurrent("swarms", "swarm")}>Swarms</a>
+        <a href=${OVERVIEW} aria-current=${isCurrent("overview")}>Overview</a>
       </nav>
       <span class="gap"></span>
-      ${this.state.me?.kind === "browser" && html`<button type="button" class="words" title="Sign out of this browser" onClick=${this.signOut}>Sign out</button>`}
-      <button type="button" aria-label="Search" title="Search (/)" onClick=${() => this.search()}>⌕</button>
-      <button type="button" aria-label="Switch theme" title="Switch theme (d)" onClick=${toggleTheme}>◐</button>
-      <button type="button" aria-label="Keyboard shortcuts" title="Keyboard shortcuts (?)" onClick=${() => this.setState({ help: true })}>?</button>
+      <span class="row wide-only">
+        ${isBrowser && html`<${Button} kind="words" label="Sign out" title="Sign out of this browser" onClick=${this.signOut} />`}
+        <${Button} label="⌕" name="Search" title="Search" keys="/" onClick=${search} />
+        <${Button} label="◐" name="Switch theme" title="Switch theme" keys="d" onClick=${toggleTheme} />
+        <${Button} label="?" name="Keyboard shortcuts" title="Keyboard shortcuts" keys="?" onClick=${help} />
+      </span>
+      <${Menu} label="More" kind="phone-only">
+        <${Button} label="Search" onClick=${search} />
+        <${Button} label="Switch theme" onClick=${toggleTheme} />
+        <${Button} label="Keyboard shortcuts" onClick=${help} />
+        ${isBrowser && html`<${Button} label="Sign out" onClick=${this.signOut} />`}
+      <//>
     </header>`;
   }
 
@@ -135,10 +150,11 @@ class App extends Component {
     if (gate) return html`<${SignIn} wrong=${error} onToken=${(token) => this.signIn({ token })} />`;
     return html`
       ${this.renderBar(route.view)}
+      <div class="toast ${toast ? "on" : ""} ${toast?.kind ?? ""}" role="status" aria-live="polite">${toast?.text}</div>
       <${Notice} text=${error} kind="wrong" />
       ${me && this.renderView(route)}
-      ${help && html`<${Help} close=${() => this.setState({ help: false })} />`}
-      <div class="toast ${toast ? "on" : ""} ${toast?.kind ?? ""}" role="status" aria-live="polite">${toast?.text}</div>`;
+      ${help && html`<${Help} close=${() => this.setState({ help: false })} />`}`;
+
   }
 }
 

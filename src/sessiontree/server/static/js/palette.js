@@ -1,6 +1,6 @@
 // Light and dark theme, stored in the browser, and the colours of the style sheet for the canvas.
 
-const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet"];
+const NAMES = ["panel", "ink", "soft", "line", "accent", "tint", "green", "green-tint", "amber", "amber-tint", "violet", "red", "edge"];
 
 /** Return the colours of the current theme. */
 export function readPalette() {

@@ -35,3 +35,21 @@ export function joinRows(rows, newRows, filter, hidden) {
   }
   return joined;
 }
+
+/** Group branches whose names share a prefix, as those of a swarm or an experiment do: `[{group, branches}]`. */
+export function groupBranches(branches) {
+  const getPrefix = ({ name }) => (name.includes("/") ? name.slice(0, name.indexOf("/")) : null);
+  const sizes = new Map();
+  for (const branch of branches) sizes.set(getPrefix(branch), (sizes.get(getPrefix(branch)) ?? 0) + 1);
+  const groups = new Map(), found = [];
+  for (const branch of branches) {
+    const prefix = getPrefix(branch), group = prefix !== null && sizes.get(prefix) > 1 ? prefix : null;
+    if (group === null || !groups.has(group)) {
+      const made = { group, branches: [] };
+      found.push(made);
+      if (group !== null) groups.set(group, made);
+    }
+    (group === null ? found.at(-1) : groups.get(group)).branches.push(branch);
+  }
+  return found;
+}

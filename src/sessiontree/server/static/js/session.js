@@ -4,6 +4,7 @@ import { joinPath } from "./api.js";
 import { layOut } from "./layout.js";
 import { joinRows } from "./rows.js";
 import { Stream } from "./stream.js";
+import { StreamedMarkdown } from "./streamed_markdown.js";
 
 const TREE_PAGE = 1000, PATH_PAGE = 60;
 const MAX_WHOLE_TREE = 10_000; // entries; of a larger session, only the rows around a place are loaded
@@ -39,6 +40,11 @@ export class Session {
     this.connection = "waiting";
     this.streamError = null; // why the server refuses an event stream
     this.runs = new Map();
+    this.target = null; // an entry that the conversation scrolls to
+    this.marked = null; // an entry on the shown path that the user asked for
+    this.unnamed = []; // leaves without a branch
+    this.promptOptions = { model: "", mode: null }; // chosen in the composer
+    this.markdown = new StreamedMarkdown(api, () => this.onChange());
     this.questions = new Map(); // open permission questions by id
     this.newRows = []; // new entries that are not yet among the rows
     this.hidden = new Map(); // hidden entries, with their nearest shown ancestor
@@ -152,6 +158,10 @@ export class Session {
   get chosen() {
     return this.selected ?? (this.otherBranch ? this.end : null);
   }
+  /** The entry that actions are about: one that the user asked for, or the selected one. */
+  get pointed() {
+    return this.marked ?? this.chosen;
+  }
   get entries() {
     return this.path.entries;
   }
@@ -220,6 +230,7 @@ export class Session {
       if (!isNewest()) return;
       const isUnchanged = this.heads === before; // no newer event
       this.branches = list.branches;
+      this.unnamed = list.unnamed;
       if (isUnchanged) this.current = list.current;
       else this.checkBranches();
       this.setHeads(isUnchanged ? new Map(list.branches.map(({ name, head }) => [name, head])) : this.heads);
@@ -332,14 +343,16 @@ export class Session {
     this.onChange();
   }
 
-  /** Load the end of the selected path. */
-  loadPath() {
+  /** Load the end of the selected path, or the part around an entry at a depth. */
+  loadPath(depth) {
     clearTimeout(this.pathTimer);
     this.pathTimer = undefined;
     return this.load("path", async (isNewest) => {
       const { end } = this;
-      const { entries, total } = await this.fetchPath(end);
-      if (isNewest()) this.showPath({ end, start: total - entries.length, length: total, entries, key: {} });
+      const from = depth === undefined ? undefined : Math.max(0, depth - PATH_PAGE / 2);
+      const { entries, total } = await this.fetchPath(end, from);
+      const start = from ?? total - entries.length;
+      if (isNewest()) this.showPath({ end, start, length: total, entries, key: {} });
     });
   }
 
@@ -395,13 +408,18 @@ export class Session {
 
   /** Show the path to an entry, or follow the branch whose head it is. Waits for a pause before loading the path. */
   select(id) {
+    this.setPlace(id);
+    this.onChange();
+    clearTimeout(this.pathTimer);
+    this.pathTimer = setTimeout(() => this.guard(() => this.loadPath()), STAY);
+  }
+
+  setPlace(id) {
+    this.marked = null;
     const names = this.entryHeads.get(id) ?? [];
     const name = [this.otherBranch, this.current].find((one) => names.includes(one)) ?? names[0];
     if (name) this.setShownBranch(name);
     else this.selected = id;
-    this.onChange();
-    clearTimeout(this.pathTimer);
-    this.pathTimer = setTimeout(() => this.guard(() => this.loadPath()), STAY);
   }
 
   /** Show and follow a branch. The current branch of the session does not change. */
@@ -413,6 +431,7 @@ export class Session {
   }
 
   setShownBranch(branch) {
+    this.marked = null;
     this.selected = null;
     this.otherBranch = branch === this.current ? null : branch;
   }
@@ -484,6 +503,7 @@ export class Session {
     if (run.written) Object.assign(run, createEmptyText());
     const field = kind === "tool_call" ? "tool" : kind;
     run[field] = (offset === 0 ? "" : run[field] ?? "") + text;
+    if (field === "text") this.markdown.update(run);
   }
 
   handleTool({ branch, name, status }) {
@@ -621,9 +641,34 @@ export class Session {
   add(text) {
     return this.sendWrite("POST", "/entries", { role: "user", text, branch: this.branch ?? undefined }, { adds: true });
   }
-  prompt(text, model, permissionMode) {
-    const body = { text, branch: this.branch ?? undefined, permissionMode, ...(model ? { model } : {}) };
-    return this.api.post(`${this.base}/prompt`, body);
+  /** Send a prompt on the shown branch. With `at`, the branch moves there first; the old path stays in the tree. */
+  async prompt(text, { at, model = this.promptOptions.model } = {}) {
+    const branch = this.branch ?? this.current;
+    const body = { text, branch, at, permissionMode: this.promptOptions.mode ?? undefined, ...(model ? { model } : {}) };
+    const answer = await this.api.post(`${this.base}/prompt`, body);
+    if (at !== undefined) {
+      this.setShownBranch(branch);
+      this.stale.info = true;
+      this.settleSoon();
+    }
+    return answer;
+  }
+  /** Send another version of a user message. */
+  sendVersion({ parent }, text) {
+    return this.prompt(text, { at: parent ?? "root" });
+  }
+  /** Let the model answer again: the same prompt or tool results, or an unanswered message. */
+  retry({ id, parent, role }, model) {
+    return this.prompt("", { at: role === "user" ? id : parent ?? "root", model });
+  }
+  /** Show the newest path through an entry, and scroll to the entry. */
+  async showVersion(id) {
+    const found = await this.guard(() => this.api.get(`${this.base}/entries${joinPath(id)}`));
+    if (!found) return;
+    this.setPlace(found.newestLeaf);
+    this.target = this.marked = found.entry.id;
+    this.onChange();
+    await this.guard(() => this.loadPath(found.depth));
   }
   answer(question, scope, reason) {
     return this.api.post(`${this.base}/permissions${joinPath(question)}`, { answer: scope, ...(reason ? { reason } : {}) });
@@ -640,7 +685,7 @@ export class Session {
 }
 
 /** The streamed text of a run. `written` is the entry that contains it, until that entry is shown. */
-const createEmptyText = () => ({ text: "", thinking: "", tool: "", written: null });
+const createEmptyText = () => ({ text: "", html: "", thinking: "", tool: "", written: null });
 const createRun = () => ({ ...createEmptyText(), status: "started", doing: "", waiting: [], error: null });
 const endRun = (run, error = null) => ({ ...(run ?? createRun()), status: "ended", doing: "", waiting: [], error });
 const isActive = (run) => run?.status === "started";

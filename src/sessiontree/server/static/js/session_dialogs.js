@@ -137,6 +137,25 @@ export class SessionDialogs {
     ];
   }
 
+  buildRetryDialog(entry, models) {
+    const { session } = this, last = session.info.models.at(-1);
+    return {
+      title: "Retry",
+      note: `Answers again on ${session.branch ?? session.current}. The old answer stays in the tree.`,
+      action: "Retry",
+      fields: [
+        {
+          name: "model",
+          label: "Model",
+          kind: "choice",
+          value: session.promptOptions.model,
+          options: [["", last ? `${last} (current)` : "Session default"], ...models.map((name) => [name, name])],
+        },
+      ],
+      submit: ({ model }) => session.retry(entry, model ?? ""),
+    };
+  }
+
   buildBranchDialog(at) {
     return {
       title: "New branch",

@@ -65,7 +65,10 @@ export class Sessions extends Component {
 
   render({ me, notify }, { sessions, next, hits, unread, error, query, archived, dialog }) {
     const onArchived = (event) => this.setState({ archived: event.target.checked }, () => this.load());
+    const start = me.scopes.includes("write") ? "Press New session to start one, or run" : "Run";
+    const none = html`No sessions yet. ${start} <code>sessiontree</code> in a project folder.`;
     return html`<main class="scroll"><section class="sessions" aria-label="Sessions">
+      <h1 class="unseen">Sessions</h1>
       <div class="row search">
         <input id="search" type="search" aria-label="Search" placeholder="Search names and messages"
           value=${query} onInput=${this.onInput} autocomplete="off" spellcheck=${false} />
@@ -76,7 +79,7 @@ export class Sessions extends Component {
       <${Notice} text=${error} kind="wrong" />
       <${Notice} text=${unread > 0 && `${pluralize(unread, "session")} could not be read.`} />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
-      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? `No matches for “${query}”` : archived ? "No archived sessions." : "No sessions yet."}<//>`}
+      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? `No matches for “${query}”. Try fewer words.` : archived ? "No archived sessions. Archive in a session puts it here." : none}<//>`}
       ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${SessionItem} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="Load more" onClick=${() => this.load(true)} /></p>`}
       ${hits.length > 0 && html`<h2>Matches in messages</h2>

@@ -67,7 +67,7 @@ export class Swarms extends Component {
         <${NewSwarmForm} create=${this.create} busy=${busy} sessions=${sessions} models=${models} />
       </details>`}
       ${swarms === null && !loadError && html`<${Empty}>Loading…<//>`}
-      ${swarms?.length === 0 && html`<${Empty}>No swarms yet.<//>`}
+      ${swarms?.length === 0 && html`<${Empty}>No swarms yet. ${allowed ? "Fill in the form above to start several agents on one task." : "A swarm is several agents on one task."}<//>`}
       ${swarms?.length > 0 && html`<ul class="list">${swarms.map((swarm) => html`<${SwarmItem} key=${swarm.id} swarm=${swarm} />`)}</ul>`}
       ${!allowed && html`<${RunsUnavailable} me=${me} />`}
     </section></main>`;

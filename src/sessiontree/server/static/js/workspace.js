@@ -4,14 +4,21 @@ import { go, linkToSession } from "./addresses.js";
 import { FormDialog } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
-import { Composer, Conversation, renameDraft } from "./conversation.js";
+import { Composer, renameDraft } from "./composer.js";
+import { Conversation } from "./conversation.js";
+import { EntryActions, Versions } from "./entry_actions.js";
 import { Experiments } from "./experiments.js";
 import { Graph } from "./graph.js";
 import { formatAge, formatCost, formatCount, formatShort, pluralize } from "./format.js";
 import { listenForKeys } from "./keys.js";
+import { Menu } from "./menu.js";
+import { ModelView } from "./model_view.js";
 import { Permissions } from "./permissions.js";
 import { SessionDialogs } from "./session_dialogs.js";
 import { Session } from "./session.js";
+import { SessionSearch, highlightWords } from "./session_search.js";
+import { ShareDialog } from "./share_dialog.js";
+import { groupBranches } from "./rows.js";
 import { makeVisible } from "./sanitize.js";
 
 const FILTERS = [
@@ -25,7 +32,7 @@ const Problems = ({ kind, problems, children }) => html`<details class=${kind}>
 </details>`;
 
 export class Workspace extends Component {
-  state = { dialog: null, editing: null };
+  state = { dialog: null, editing: null, edited: null, viewed: null, sharing: false, finding: null }; // `edited`, `viewed`: entry ids
   conversation = {}; // the component, for keyboard shortcuts
 
   constructor(props) {
@@ -51,14 +58,19 @@ export class Workspace extends Component {
       p: () => this.show("talk", ".composer textarea"),
       j: () => this.conversation.current?.step(1),
       k: () => this.conversation.current?.step(-1),
-      g: () => session.chosen && this.ask(dialogs.buildNavigateDialog(session.chosen)),
-      b: () => this.ask(dialogs.buildBranchDialog(session.end)),
-      l: () => session.end && this.ask(dialogs.buildLabelDialog(session.end)),
-      f: () => this.ask(dialogs.buildForkDialog(session.end)),
+      g: () => session.pointed && this.ask(dialogs.buildNavigateDialog(session.pointed)),
+      b: () => this.ask(dialogs.buildBranchDialog(session.pointed ?? session.end)),
+      l: () => session.end && this.ask(dialogs.buildLabelDialog(session.pointed ?? session.end)),
+      f: () => this.ask(dialogs.buildForkDialog(session.pointed ?? session.end)),
       m: () => this.askMerge(),
       u: () => this.canWrite && this.undo(),
       c: () => this.show("compare"),
       x: () => this.show("ab"),
+      e: () => this.editFocused(),
+      r: () => this.retryFocused(),
+      "[": () => this.stepVersion(-1),
+      "]": () => this.stepVersion(1),
+      v: () => session.end && this.setState({ viewed: session.end }),
       Escape: () => this.goBack(),
     });
   }
@@ -73,14 +85,16 @@ export class Workspace extends Component {
   componentDidUpdate(before) {
     document.title = makeVisible([this.session.info?.name, "sessiontree"].filter(Boolean).join(" · "));
     if (before.place !== this.props.place) this.followAddress();
+    if (this.state.finding !== null) highlightWords(document.querySelector(".path"), this.state.finding);
   }
 
   /** Show the branch or entry that the address names. */
   followAddress() {
-    const { branch, entry } = this.props.place;
+    const { branch, entry, query } = this.props.place;
+    if (query) this.find(query);
     if (this.props.tab === "compare" || this.props.tab === "ab") return;
     if (branch && this.session.heads.has(branch)) this.session.showBranch(branch);
-    else if (entry) this.session.select(entry);
+    else if (entry) this.session.showVersion(entry);
   }
 
   drawSoon() {
@@ -114,6 +128,9 @@ export class Workspace extends Component {
     const { info, branches } = this.session;
     return this.props.me.scopes.includes("write") && branches.length > 0 && info && !info.readOnly;
   }
+  get canShare() {
+    return this.props.me.scopes.includes("write") && this.session.branches.length > 0;
+  }
   get canRun() {
     return this.props.me.allowRun && this.props.me.scopes.includes("run") && !this.session.info?.readOnly;
   }
@@ -126,6 +143,46 @@ export class Workspace extends Component {
     if (dialog) this.ask(dialog);
     else this.props.notify("No other branch to merge");
   }
+
+  // Versions of messages
+
+  /** Return the focused entry if it has that role, or the last one of the role. */
+  findMessage(...roles) {
+    const id = document.activeElement?.closest?.("article[data-entry]")?.dataset.entry;
+    const { entries } = this.session;
+    return entries.find((entry) => entry.id === id && roles.includes(entry.role)) ?? entries.findLast(({ role }) => roles.includes(role));
+  }
+
+  edit = (id) => this.setState({ edited: id });
+  editFocused() {
+    const entry = this.canRun && this.canWrite && this.findMessage("user");
+    if (entry) this.edit(entry.id);
+  }
+
+  /** Answer again. With a choice of models, ask for one first. */
+  retry = (entry) => {
+    const { session } = this, { models } = this.props;
+    if (models.length > 1) return this.ask(this.dialogs.buildRetryDialog(entry, models));
+    return this.attempt(() => session.retry(entry));
+  };
+  retryFocused() {
+    const entry = this.canRun && this.canWrite && this.findMessage("assistant");
+    if (entry) this.retry(entry);
+  }
+
+  stepVersion(by) {
+    const entry = this.findMessage("user", "assistant");
+    const shown = entry?.versions ? entry : this.session.entries.findLast(({ versions }) => versions);
+    const id = shown?.versions[shown.versions.indexOf(shown.id) + by];
+    if (id) this.session.showVersion(id);
+  }
+
+  stopFinding = () => {
+    this.setState({ finding: null });
+    document.querySelector(".window")?.focus();
+  };
+
+  find = (query = "") => this.setState(({ finding }) => ({ finding: finding ?? query }));
 
   promote = (branch) => this.ask(this.dialogs.buildPromoteDialog(branch));
 
@@ -141,16 +198,23 @@ export class Workspace extends Component {
     return this.attempt(() => this.dialogs.undo());
   }
 
-  renderActions = ({ id }) =>
-    this.canWrite && html`
-      <${Button} kind="small" label="Go here" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(id))} />
-      <${Button} kind="small" label="Branch" onClick=${() => this.ask(this.dialogs.buildBranchDialog(id))} />
-      <${Button} kind="small" label="Label" onClick=${() => this.ask(this.dialogs.buildLabelDialog(id))} />
-      <${Button} kind="small" label="Fork" onClick=${() => this.ask(this.dialogs.buildForkDialog(id))} />`;
+  renderVersions = (entry) => html`<${Versions} entry=${entry} show=${(id) => this.session.showVersion(id)} />`;
+
+  renderActions = (entry) => html`<${EntryActions}
+    entry=${entry}
+    session=${this.session}
+    dialogs=${this.canWrite ? this.dialogs : undefined}
+    canRun=${this.canRun && this.canWrite}
+    edit=${this.edit}
+    retry=${this.retry}
+    viewContext=${(id) => this.setState({ viewed: id })}
+    run=${(work, message) => this.attempt(work, message)}
+    ask=${this.ask}
+  />`;
 
   // Rendering
 
-  render({ tab }, { dialog }) {
+  render({ tab }, { dialog, viewed, sharing }) {
     const { session } = this;
     if (!session.info) {
       return html`<main class="single">
@@ -168,6 +232,8 @@ export class Workspace extends Component {
       <${Notice} text=${session.error} kind="wrong" action=${reload} />
       <${Notice} text=${session.streamError && `No live updates: ${session.streamError}. This page polls for changes and cannot send prompts.`} />
       ${this.renderView(tab)}
+      ${viewed && html`<${ModelView} key=${viewed} session=${session} place=${viewed} close=${() => this.setState({ viewed: null })} />`}
+      ${sharing && html`<${ShareDialog} session=${session} close=${() => this.setState({ sharing: false })} />`}
       ${dialog && html`<${FormDialog} key=${dialog.title} ...${dialog} close=${() => this.setState({ dialog: null })} notify=${this.props.notify} />`}
     </main>`;
   }
@@ -197,6 +263,9 @@ export class Workspace extends Component {
     const faults = info.problems.filter(({ severity }) => severity === "fault");
     const notes = info.problems.filter(({ severity }) => severity !== "fault"); // such as an unanswered tool call
     const live = session.connection === "live";
+    const ask = (build) => () => this.setState({ dialog: this.dialogs[build]() });
+    const undoTitle = info.undoable ? `Undo ${info.undoable}` : "Undo the last move, switch or merge";
+    const share = () => this.setState({ sharing: true });
     const archive = () => this.attempt(() => session.archive(!info.archived), info.archived ? "Restored" : "Archived");
     return html`<header class="head">
       <div class="title">
@@ -212,9 +281,18 @@ export class Workspace extends Component {
         </span>
         ${this.canWrite && html`
           <${Button} label="Rename" kind="wide-only" onClick=${() => this.ask(this.dialogs.buildRenameDialog())} />
-          <${Button} label="Undo" keys="u" title="Undo the last move, switch or merge" onClick=${() => this.undo()} />`}
-        <${Button} label="Export" kind="wide-only" title="Download the session" onClick=${() => this.setState({ dialog: this.dialogs.buildExportDialog() })} />
+          <${Button} label="Undo" keys="u" kind="wide-only" title=${undoTitle} onClick=${() => this.undo()} />`}
+        ${this.canShare && html`<${Button} label="Share" kind="wide-only" title="Create a read-only link" onClick=${share} />`}
+        <${Button} label="Export" kind="wide-only" title="Download the session" onClick=${ask("buildExportDialog")} />
         ${this.canWrite && html`<${Button} label=${info.archived ? "Restore" : "Archive"} kind="wide-only" onClick=${archive} />`}
+        <${Menu} label="Session actions" kind="phone-only">
+          ${this.canWrite && html`
+            <${Button} label=${undoTitle} onClick=${() => this.undo()} />
+            <${Button} label="Rename" onClick=${() => this.ask(this.dialogs.buildRenameDialog())} />`}
+          ${this.canShare && html`<${Button} label="Share" onClick=${share} />`}
+          <${Button} label="Export" onClick=${ask("buildExportDialog")} />
+          ${this.canWrite && html`<${Button} label=${info.archived ? "Restore" : "Archive"} onClick=${archive} />`}
+        <//>
       </div>
       ${faults.length > 0 && html`<${Problems} kind="notice" problems=${faults}>
         This session is damaged: ${pluralize(faults.length, "problem")}
@@ -241,7 +319,7 @@ export class Workspace extends Component {
         heads=${session.entryHeads}
         leaf=${session.shownLeaf}
         isLeafHidden=${session.isLeafHidden}
-        selected=${session.chosen}
+        selected=${session.pointed}
         end=${session.shownEnd}
         running=${session.running}
         follow=${!session.selected && !session.otherBranch}
@@ -267,7 +345,18 @@ export class Workspace extends Component {
   renderBranches() {
     const { session } = this;
     return html`<ul class="branches">
-      ${session.branches.map((branch) => html`<li class=${branch.name === session.branch ? "chosen" : ""} key=${branch.name}>
+      ${groupBranches(session.branches).map(({ group, branches }) => (group
+        ? html`<li class="group" key=${`${group}/`}><details open=${branches.some(({ name }) => name === session.branch) || undefined}>
+            <summary>${group} · ${pluralize(branches.length, "branch", "branches")}</summary>
+            <ul class="branches">${branches.map((branch) => this.renderBranch(branch))}</ul>
+          </details></li>`
+        : this.renderBranch(branches[0])))}
+    </ul>`;
+  }
+
+  renderBranch(branch) {
+    const { session } = this;
+    return html`<li class=${branch.name === session.branch ? "chosen" : ""} key=${branch.name}>
         <button type="button" class="name" onClick=${() => session.showBranch(branch.name)}>
           <b>${branch.name}</b>
           ${branch.name === session.current && html`<${Chip} kind="branch">current<//>`}
@@ -280,8 +369,7 @@ export class Workspace extends Component {
           ${branch.name !== session.current && this.renderBranchActions(branch)}
           <${Button} kind="small" label="Rename" onClick=${() => this.ask(this.dialogs.buildRenameDialog(branch.name))} />
         </span>`}
-      </li>`)}
-    </ul>`;
+      </li>`;
   }
 
   /** Actions on a branch that is not the current one. */
@@ -302,7 +390,11 @@ export class Workspace extends Component {
     const allowed = { write: me.scopes.includes("write"), run: this.canRun };
     return html`<section class="pane talk" aria-label="Conversation">
       ${this.renderBranchBar()}
-      <${Conversation} handle=${this.conversation} session=${session} pathKey=${session.path.key} actions=${this.renderActions} />
+      ${this.state.finding !== null && html`<${SessionSearch} session=${session} query=${this.state.finding}
+        show=${(id) => session.showVersion(id)} onQuery=${(query) => this.setState({ finding: query })} close=${this.stopFinding} />`}
+      <${Conversation} handle=${this.conversation} session=${session} pathKey=${session.path.key} actions=${this.renderActions}
+        versions=${this.renderVersions} edited=${this.state.edited} stopEditing=${() => this.edit(null)}
+        sendEdit=${(entry, text) => session.sendVersion(entry, text)} />
       <${Permissions} session=${session} allowed=${allowed.run} me=${me} />
       <${Composer} session=${session} branch=${session.branch} editing=${this.state.editing} me=${me} allowed=${allowed}
         models=${models} notify=${notify} />
@@ -319,13 +411,18 @@ export class Workspace extends Component {
     return html`<div class="tools row where">
       <select aria-label="Shown branch" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.showBranch(event.target.value)}>
         ${!session.branch && html`<option value="">${text ? `at “${text.length > 40 ? `${text.slice(0, 40).trimEnd()}…` : text}”` : "inside the tree"}</option>`}
-        ${listed.map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`)}
+        ${groupBranches(listed).map(({ group, branches }) => {
+          const options = branches.map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`);
+          return group ? html`<optgroup label=${group}>${options}</optgroup>` : options;
+        })}
       </select>
       <span class="gap"></span>
+      <${Button} kind="small" label="Search" title="Search in this session" onClick=${() => this.find()} />
+      ${session.end && html`<${Button} kind="small wide-only" label="Model's view" keys="v" title="What the model sees here" onClick=${() => this.setState({ viewed: session.end })} />`}
       ${isElsewhere && this.canWrite && other && html`
         <${Button} kind="small" label=${`Switch to ${other}`} onClick=${() => this.attempt(() => this.dialogs.switchTo(other))} />`}
-      ${this.canWrite && session.chosen && session.chosen !== session.leaf && html`
-        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(session.chosen))} />`}
+      ${this.canWrite && session.pointed && session.pointed !== session.leaf && html`
+        <${Button} kind="small" label="Go here" keys="g" onClick=${() => this.ask(this.dialogs.buildNavigateDialog(session.pointed))} />`}
       ${isElsewhere && html`<${Button} kind="small" label="Back to current" keys="Esc" onClick=${() => session.showBranch(session.current)} />`}
     </div>`;
   }
