@@ -202,9 +202,9 @@ class Footer(Widget):
             f"{share:.0%} of {format_count(facts.window)}" if facts.window and facts.context_tokens is not None else ""
         )
         took = list_usage(facts.usage.tokens, facts.usage.cost)
-        thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
-        mode = f"{facts.permission_mode} · " if facts.permission_mode else ""
-        model = Text(f"{mode}{escape_line(facts.model) or self.model_note}{thinking}")
+        thinking = f"thinking {facts.thinking}" if facts.thinking != "off" else ""
+        shown = (facts.permission_mode, escape_line(facts.model) or self.model_note, thinking)
+        model = Text(" · ".join(filter(None, shown)))
         below = Text(" · ".join(took))
         if fill:
             below.append(" · " if took else "")
