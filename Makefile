@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench build docs docs-serve lint types coverage strace chromium postgres bubblewrap clean
+.PHONY: help demo test test-peers torture bench build docs docs-serve lint types coverage setup programs clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,27 +33,34 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/pyright
 
-# Makes calls to the operating system fail. Where it cannot be had, the tests that need it say so and are skipped.
-strace:
-	@command -v strace >/dev/null || ! command -v apt-get >/dev/null \
-	  || { apt-get install --yes --quiet --no-install-recommends strace >/dev/null 2>&1; true; }
+# Programs of the system that some tests use: to make system calls fail, to open pages, to keep sessions, to confine agents.
+SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+define find_missing
+missing=""; \
+for program in strace:strace chromium:chromium bwrap:bubblewrap; do \
+  command -v $${program%%:*} >/dev/null || missing="$$missing $${program#*:}"; \
+done; \
+ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$$missing postgresql"
+endef
 
-# Opens exported pages. Where it cannot be had, the tests that need it say so and are skipped.
-chromium:
-	@command -v chromium >/dev/null || ! command -v apt-get >/dev/null \
-	  || { apt-get install --yes --quiet --no-install-recommends chromium >/dev/null 2>&1; true; }
+setup:  ## Install the Debian packages that the tests use: strace, Chromium, PostgreSQL, bubblewrap
+	@$(find_missing); \
+	if [ -z "$$missing" ]; then echo "setup: everything is installed"; \
+	else $(SUDO) apt-get update --quiet && $(SUDO) apt-get install --yes --quiet --no-install-recommends $$missing; fi
 
-# Keeps sessions. Where it cannot be had, the tests that need it say so and are skipped.
-postgres:
-	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || ! command -v apt-get >/dev/null \
-	  || { apt-get install --yes --quiet --no-install-recommends postgresql >/dev/null 2>&1; true; }
+# As root, or in CI, missing programs are installed. Elsewhere the tests that need them are skipped with a sentence.
+programs:
+	@$(find_missing); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if command -v apt-get >/dev/null && { [ "$$(id -u)" = 0 ] || [ -n "$$CI" ]; }; then \
+	  echo "installing$$missing"; \
+	  $(SUDO) apt-get install --yes --quiet --no-install-recommends $$missing >/dev/null 2>&1 \
+	    || { $(SUDO) apt-get update --quiet >/dev/null 2>&1 \
+	         && $(SUDO) apt-get install --yes --quiet --no-install-recommends $$missing >/dev/null 2>&1; } \
+	    || echo "could not install$$missing"; \
+	else echo "missing:$$missing. The tests that need them are skipped; to install them, run: make setup"; fi
 
-# Keeps agents of the server away from its secrets. Where it cannot be had, the tests that need it say so and are skipped.
-bubblewrap:
-	@command -v bwrap >/dev/null || ! command -v apt-get >/dev/null \
-	  || { apt-get install --yes --quiet --no-install-recommends bubblewrap >/dev/null 2>&1; true; }
-
-coverage: $(VENV)/.installed strace chromium postgres bubblewrap
+coverage: $(VENV)/.installed programs
 	$(BIN)/python -m pytest -m "not peers and not torture" -n $(JOBS) --cov --cov-report=
 	$(BIN)/coverage report --include='*/sessiontree/core/*,*/sessiontree/format/*' --fail-under=100
 
@@ -70,7 +77,7 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs >/dev/null 2>&1 || true
 	@touch $@
 
-torture: $(VENV)/.installed-torture strace chromium postgres  ## The reliability tests many times over: about an hour
+torture: $(VENV)/.installed-torture programs  ## The reliability tests many times over: about an hour
 	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/files tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py tests/interop/test_mutated.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.

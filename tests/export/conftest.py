@@ -29,7 +29,7 @@ def browser() -> Iterator[Any]:
     executable = os.environ.get("CHROMIUM") or shutil.which("chromium") or CHROMIUM
     if not os.path.exists(executable):
         lacking = pytest.fail if os.environ.get("CI") else pytest.skip
-        lacking("Chromium is missing: `make chromium` installs Debian's")
+        lacking("Chromium is missing: `make setup` installs Debian's")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
