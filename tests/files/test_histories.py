@@ -199,8 +199,8 @@ class Histories(RuleBasedStateMachine):
         self.note_change(before)
         for path in touched - conflicts:
             assert after.get(path) == self.find_target(self.position, place, path), path
-            if plan.changes:  # the files belong to the place now, also if a person wrote just what it has
-                self.agent_left[path] = after.get(path)
+            # The file belongs to the place now, also if a person wrote just what the place has.
+            self.agent_left[path] = after.get(path)
         for path in conflicts:
             assert after.get(path) == before.get(path)
         self.head_place = place
