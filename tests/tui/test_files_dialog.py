@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from sessiontree.config import Config, SummarySettings
 from sessiontree.core.messages import ToolCall
@@ -70,6 +71,15 @@ async def test_conversation_and_files_restores_both(running: Running, project: P
 
     assert (project / "poem").read_text() == "one\n"
     assert not (project / "added").exists()
+
+
+async def test_keys_in_quick_succession_are_handled_in_order(running: Running, project: Path) -> None:
+    async with run_app(running) as app:
+        await run_two_turns(app)
+        await open_dialog(app)
+        for key in ("down", "enter"):
+            app.app.post_message(events.Key(key, None))
+        await app.wait_for_text("Restored 2 files, deleted 1 file.")
 
 
 async def test_files_only_leaves_the_conversation(running: Running, project: Path) -> None:

@@ -40,6 +40,9 @@ class FilesDialog(Dialog[FilesAnswer]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab,shift+tab", "change_list", priority=True),
         Binding("space", "mark", priority=True),
+        # With priority too, or a quick Enter would be handled before them.
+        Binding("up", "step(-1)", priority=True),
+        Binding("down", "step(1)", priority=True),
         Binding("enter", "accept", priority=True),
         Binding("d", "diff", priority=True),
     ]
@@ -87,6 +90,10 @@ class FilesDialog(Dialog[FilesAnswer]):
 
     def action_change_list(self) -> None:
         (self._paths if self._choices.has_focus else self._choices).focus()
+
+    def action_step(self, by: int) -> None:
+        shown = self._choices if self._choices.has_focus else self._paths
+        shown.action_cursor_down() if by > 0 else shown.action_cursor_up()
 
     def action_mark(self) -> None:
         """Mark the conflict under the cursor to be restored, or keep it again."""
