@@ -452,7 +452,7 @@ async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
         await app.submit("/model openai:gpt-6-sol")
         await app.wait_for_text("Model: openai:gpt-6-sol")
         await app.submit("/model")
-        assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
+        assert await app.wait_for_text("openai:gpt-6-sol  (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
 
     async with running(models=models) as app:

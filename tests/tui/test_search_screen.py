@@ -42,7 +42,7 @@ async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_navigates(ru
         await app.submit("/search how many stripes")
         await app.wait_for_text("1 match")
         await app.press("enter")
-        await app.wait_for_text("type to search", "›       user: how many stripes", "· on stripes")
+        await app.wait_for_text("type to search", "›       user: how many stripes", "(stripes)")
         assert app.app.controller.session.head.name == "main", "looking moves nothing"
         await app.press("enter", "enter")
         await app.wait_until(lambda: app.editor.text == "how many stripes does a zebra have?")
