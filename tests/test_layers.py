@@ -24,13 +24,12 @@ IMPURE_MODULES = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 DOORS = {
-    "dbos": "swarm/durable", "mcp": ("agent/mcp_client", "mcp_server"),
+    "mcp": ("agent/mcp_client", "mcp_server"),
     "mcp_types": ("agent/mcp_client", "mcp_server"), "psycopg": "store/postgres/driver.py",
     "claude_agent_sdk": "adapters/claude.py",
     "langchain_core": "adapters/langgraph", "langgraph": "adapters/langgraph",
     "acp": "acp",
     "pydantic_ai": ("model/adapter", "convert/pydantic_ai.py", "adapters/pydantic_ai.py"),
-    "sqlalchemy": "swarm/durable",
     "agents": "adapters/openai_agents.py",
 }  # fmt: skip
 """Unstable dependencies, and the only place that imports them. `convert` has the rule for messages of pydantic_ai."""

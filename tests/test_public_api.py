@@ -69,8 +69,8 @@ def test_a_star_import_works_without_extras_and_a_missing_extra_is_named() -> No
 
 
 EXTRA_PACKAGES = {
-    "dbos", "fastapi", "jinja2", "markdown_it", "nh3", "opentelemetry", "psycopg", "pydantic", "pydantic_ai",
-    "pygments", "rich", "sqlalchemy", "starlette", "textual", "uvicorn", "watchfiles", "xllamacpp",
+    "fastapi", "jinja2", "markdown_it", "nh3", "opentelemetry", "psycopg", "pydantic", "pydantic_ai",
+    "pygments", "rich", "starlette", "textual", "uvicorn", "watchfiles", "xllamacpp",
 }  # fmt: skip
 
 

@@ -289,9 +289,6 @@ _EXTRAS = {
     "sessiontree.convert.pydantic_ai": "agent",
     "sessiontree.server.app": "web",
     "sessiontree.server.http_server": "web",
-    "sessiontree.swarm.durable.database": "swarm",
-    "sessiontree.swarm.durable.executor": "swarm",
-    "sessiontree.swarm.durable.worker": "swarm",
     "sessiontree.tui.screens.tree_screen": "tui",
 }
 """The modules that can be imported only if an extra is installed."""

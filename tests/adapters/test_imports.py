@@ -38,7 +38,7 @@ except ImportError as error:
 
 
 def test_an_adapter_needs_only_its_own_framework() -> None:
-    others = ("anthropic", "dbos", "google", "groq", "mistralai", "psycopg", "textual", "watchfiles")
+    others = ("anthropic", "google", "groq", "mistralai", "psycopg", "textual", "watchfiles")
 
     assert run("import sessiontree.adapters.pydantic_ai; print(1)", "agents", "openai", *others) == "1"
     assert run("import sessiontree.adapters.openai_agents; print(1)", "pydantic_ai", *others) == "1"

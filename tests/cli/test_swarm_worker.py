@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.swarm.durable.database import WorkDatabase
+from sessiontree.swarm.agent_runner import SwarmJob
+from sessiontree.swarm.durable.database import JobRequest, WorkDatabase
 from sessiontree.swarm.durable.executor import has_active_jobs
-from sessiontree.swarm.durable.worker_roster import Roster, WorkerInfo
+from sessiontree.swarm.durable.job_queue import JobQueue, WorkerInfo
 from sessiontree.swarm.journal import list_swarms
 from tests.cli.conftest import Run
 from tests.cli.test_branch_ops import server as server
@@ -46,20 +47,12 @@ def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
     workers.end()
 
 
-@pytest.fixture
-def roster(home: Path) -> Iterator[Roster]:
-    database = WorkDatabase()
-    database.migrate()
-    roster = Roster(database)
-    roster.create_table()
-    yield roster
-    roster.close()
-
-
-def test_running_workers_are_listed(cli: Run, roster: Roster) -> None:
+def test_running_workers_are_listed(cli: Run, home: Path) -> None:
     assert cli("worker", "--list") == "no workers\n"
-    roster.register(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4))
-    roster.renew("tower-1", ["w1"])
+    queue = JobQueue(WorkDatabase())
+    queue.register(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4), 60)
+    queue.submit("w1", JobRequest(work=SwarmJob(session="s", swarm="w", agent="a", prompt="p"), where="/s"))
+    queue.do_round("tower-1", renew=False, free=1)
     (row,) = cli("worker", "--list").splitlines()[1:]
     assert row.split("  ")[0] == "tower-1"
     assert row.endswith("1 of 4")
@@ -90,16 +83,6 @@ def test_a_swarm_whose_jobs_cannot_be_queued_leaves_no_session(fails: Run, file:
     fails("swarm", "run", str(file), "--durable", "--database", "postgresql://127.0.0.1:1/work?connect_timeout=1")
 
     assert st.sessions(all=True) == []
-
-
-@pytest.mark.parametrize("command", [["worker", "--list"], ["swarm", "run", "review.toml", "--durable"]])
-def test_a_missing_extra_is_explained(
-    fails: Run, file: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("worker", "database"):
-        monkeypatch.setitem(sys.modules, f"sessiontree.swarm.durable.{name}", None)
-
-    assert "pip install 'sessiontree[swarm]'" in fails(*command)
 
 
 def test_worker_options_require_durable(fails: Run, file: Path) -> None:

@@ -24,12 +24,12 @@ import sessiontree as st
 from sessiontree.library import catalog
 from sessiontree.library.transfer import copy, verify
 from sessiontree.session import Session
+from sessiontree.store.base import FenceRaised
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, is_database_address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.connection import PostgresDatabase
-from sessiontree.store.postgres.driver import FenceRaised
 from sessiontree.store.postgres.rows import clean_text
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server

@@ -39,8 +39,7 @@ from sessiontree.swarm.durable.database import (
     encode,
 )
 from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
-from sessiontree.swarm.durable.worker import DurableWorker
-from sessiontree.swarm.durable.worker_roster import Roster
+from sessiontree.swarm.durable.job_queue import JobQueue
 from sessiontree.swarm.events import EventLog, build_spool_path
 from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.records import AgentSpec, SwarmStatus
@@ -127,11 +126,11 @@ class WorkerProcesses:
 
     def declare_dead(self, *dead: WorkerProcess) -> None:
         """Mark all or some workers as dead without waiting for their leases."""
-        roster = Roster(WorkDatabase())
-        for worker in roster.list_alive():
+        queue = JobQueue(WorkDatabase())
+        for worker in queue.list_workers():
             if not dead or any(worker.id in other.output for other in dead):
-                roster.retire(worker.id)
-        roster.close()
+                queue.retire(worker.id)
+        queue.database.close()
 
     def end(self) -> None:
         for worker in self._all:
@@ -171,9 +170,7 @@ def copy_home(home: Path, name: str) -> Path:
 def create_worker_role(address: str) -> str:
     """Return the address for workers, with the role that docs/deploy.md describes."""
     st.create(dir=address).close()
-    database = WorkDatabase(address)
-    database.migrate()
-    Roster(database).create_table()
+    WorkDatabase(address).migrate()
     page = (ROOT / "docs" / "deploy.md").read_text().split("```sql\n")
     with psycopg.connect(address, autocommit=True) as connection:
         for block in (page[1], page[-1], "CREATE ROLE dora LOGIN IN ROLE sessiontree_worker;\n"):
@@ -562,10 +559,9 @@ async def test_a_worker_limits_concurrent_agents(place: SharedServer, session: S
     place.answer = answer
     running = asyncio.create_task(run_swarm(session, agents=6))
     most = 0
-    roster = Roster(WorkDatabase())
+    queue = JobQueue(WorkDatabase())
     while not running.done():
-        most = max(most, *(len(worker.work) for worker in await asyncio.to_thread(roster.list_alive)))
-    roster.close()
+        most = max(most, *(len(worker.work) for worker in await asyncio.to_thread(queue.list_workers)))
     assert (await running).status == "completed"
     assert most == 2
 
@@ -577,7 +573,7 @@ async def test_the_executor_limits_concurrent_agents(place: SharedServer, sessio
 
     def answer(body: dict[str, Any]) -> str:
         with closing(sqlite3.connect(place.folder / ".sessiontree" / "work.db", timeout=30)) as database:
-            waiting = "SELECT count(*) FROM workflow_status WHERE status IN ('ENQUEUED', 'PENDING')"
+            waiting = "SELECT count(*) FROM work_job WHERE state IN ('queued', 'running')"
             sent.extend(database.execute(waiting).fetchone())
         return "Done."
 
@@ -724,31 +720,3 @@ def test_requests_and_reports_survive_encoding() -> None:
     assert decode_request(encode(order)) == order
     assert decode_report(encode(JobReport(error="no"))) == JobReport(error="no")
     assert not build_id_prefix(work).startswith(build_id_prefix(SwarmJob(session="s", swarm="w", agent="a", prompt="")))
-
-
-def test_the_last_renewal_contains_the_last_running_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = DurableWorker(None, database=str(tmp_path / "work.sqlite"))  # type: ignore[arg-type]
-    told: list[list[str]] = []
-    begun, go_on = threading.Event(), threading.Event()
-
-    def renew(id: str, work: list[str]) -> bool:
-        if not begun.is_set():
-            begun.set()
-            go_on.wait(60)
-        told.append(work)
-        return True
-
-    monkeypatch.setattr(worker._roster, "renew", renew)
-    worker._active_jobs["a"] = None  # type: ignore[assignment]
-    first = threading.Thread(target=worker._renew)
-    first.start()
-    begun.wait(60)
-    worker._active_jobs["b"] = None  # type: ignore[assignment]
-    second = threading.Thread(target=worker._renew)
-    second.start()
-    second.join(0.2)
-    go_on.set()
-    first.join(60)
-    second.join(60)
-
-    assert told == [["a"], ["a", "b"]]

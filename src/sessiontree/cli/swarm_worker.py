@@ -19,7 +19,6 @@ from sessiontree.cli.agent_setup import (
 )
 from sessiontree.cli.app import STOPPED, F, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
@@ -68,10 +67,8 @@ class DurableOptions(NamedTuple):
 
     def check(self) -> None:
         """Check that jobs can be queued. Raises `StoreError` if the database is not available."""
-        try:
-            from sessiontree.swarm.durable.database import WorkDatabase
-        except ModuleNotFoundError as error:
-            raise InvalidOperation("durable swarms need an extra: pip install 'sessiontree[swarm]'") from error
+        from sessiontree.swarm.durable.database import WorkDatabase
+
         WorkDatabase(self.database).migrate()
 
     def create_executor(self, session: Session, description: SwarmFile | CreatedRecord) -> DurableExecutor:
@@ -101,7 +98,7 @@ class DurableOptions(NamedTuple):
     "--lease",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="How long the worker may be unreachable before other workers take its jobs. Default: 20.",
+    help="How long the worker may be unreachable before other workers take its jobs. Default: 60.",
 )
 @tool_options
 @project_option
@@ -130,11 +127,9 @@ def worker(
     """
     import asyncio
 
-    try:
-        from sessiontree.swarm.durable.worker import DurableWorker
-        from sessiontree.swarm.durable.worker_roster import LEASE
-    except ModuleNotFoundError as error:
-        raise InvalidOperation("workers need an extra: pip install 'sessiontree[swarm]'") from error
+    from sessiontree.swarm.durable.job_queue import LEASE
+    from sessiontree.swarm.durable.worker import DurableWorker
+
     if listing:
         return _list_workers(database, as_json=as_json)
     opener = _SwarmOpener(select_tools(tools, no_tools), extensions, projects, permission_mode, allow)
@@ -224,14 +219,12 @@ async def _run_until_signal(worker: DurableWorker) -> None:
 
 def _list_workers(database: str | None, *, as_json: bool) -> int:
     from sessiontree.swarm.durable.database import WorkDatabase
-    from sessiontree.swarm.durable.worker_roster import Roster
+    from sessiontree.swarm.durable.job_queue import JobQueue
 
     jobs = WorkDatabase(database)
     jobs.migrate()
-    roster = Roster(jobs)
-    roster.create_table()
-    workers = roster.list_alive()
-    roster.close()
+    workers = JobQueue(jobs).list_workers()
+    jobs.close()
     if as_json:
         for worker in workers:
             echo_json({"id": worker.id, "host": worker.host, "concurrency": worker.concurrency, "work": worker.work})

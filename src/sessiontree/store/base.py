@@ -210,6 +210,22 @@ class IndexedStore(Protocol):
         ...
 
 
+class FenceRaised(StoreError):
+    """Another worker took over what this one was writing. Nothing was written."""
+
+
+@runtime_checkable
+class FencedStore(Protocol):
+    """A store that refuses what an earlier worker of the same agent still sends."""
+
+    def raise_fence(self, scope: str, token: int) -> None:
+        """Append with this token from now on, and refuse appends for `scope` with a lower one.
+
+        An append that is under way is done before this returns. Raises `FenceRaised` if there is a higher token.
+        """
+        ...
+
+
 def join_lines(lines: Sequence[bytes], location: str) -> bytes:
     """Return lines as they are stored, each with its newline. Raises `StoreError` for an invalid line."""
     if len(lines) == 1:

@@ -47,10 +47,18 @@ T = TypeVar("T")
 class PostgresDatabase:
     """The connections of this process to one database."""
 
-    def __init__(self, address: Address, *, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        retry_seconds: float = RETRY_SECONDS,
+        prepare: Callable[[Connection, str], None] = ensure_schema,
+    ) -> None:
+        """`prepare` is called with the first connection and the address for messages."""
         self.location = address.safe_url
         self.retry_seconds = retry_seconds
         self._url = address.url
+        self._prepare = prepare
         self._idle: list[Connection] = []
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
@@ -93,7 +101,7 @@ class PostgresDatabase:
             connection = self._pop_idle() or self.connect()
             try:
                 if not self._is_ready:
-                    ensure_schema(connection, self.location)
+                    self._prepare(connection, self.location)
                     self._is_ready = True
                 yield connection
             except SessionTreeError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sessiontree.errors import StoreError
+from sessiontree.store.base import FenceRaised
 
 if TYPE_CHECKING:
     import psycopg
@@ -34,10 +35,6 @@ _REJECTION_MESSAGES = (
     "no pg_hba.conf entry",
 )
 """Parts of messages with which a server rejects a login. They come without a state."""
-
-
-class FenceRaised(StoreError):
-    """Another worker took over what this one was writing. Nothing was written."""
 
 
 def open_connection(url: str) -> Connection:

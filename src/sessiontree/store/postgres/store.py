@@ -27,12 +27,11 @@ from sessiontree.core.entries import EntryId
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnknown, StoreError
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, Store, join_lines
+from sessiontree.store.base import PART_SIZE, Cursor, FenceRaised, LineChunk, Store, join_lines
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.connection import PostgresDatabase, get_database
-from sessiontree.store.postgres.driver import FenceRaised
 from sessiontree.store.postgres.rows import (
     LineRow,
     SummaryDelta,

@@ -1,6 +1,8 @@
-"""The database of durable swarms: jobs and the messages about them.
+"""The database of durable swarms: jobs, stored answers of models, and workers.
 
 It is a SQLite file in the home folder for one machine, or PostgreSQL for several. It contains only JSON, never code.
+Statements are written once for both: `:name` is a parameter, `{t}` the prefix of tables, `{now}` the time of the
+database in seconds, and `{ids}` a query of the values in the JSON list `:ids`.
 """
 
 from __future__ import annotations
@@ -8,32 +10,82 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Generator
-from contextlib import closing, contextmanager, nullcontext
-from functools import cache
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
-import sqlalchemy as sa
-from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
 from msgspec import Struct
-from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import format_os_error, make_private_directory, open_private
 from sessiontree.store.lock import lock_file
-from sessiontree.store.postgres.address import find_address
+from sessiontree.store.postgres.address import Address, find_address
+from sessiontree.store.postgres.connection import PostgresDatabase
 from sessiontree.swarm.agent_runner import SwarmJob
+from sessiontree.swarm.durable import first_release
 
-APPLICATION = "sessiontree"
-QUEUE = "sessiontree-agents"
-VERSION = "1"
-"""Version of the job messages. Workers ignore jobs of another version."""
+if TYPE_CHECKING:
+    from sessiontree.store.postgres.driver import Connection
+
+VERSION = 1
+"""Version of the tables and of the requests in them."""
 FILE_NAME = "work.db"
-DEFAULT_PORT = 5432
+SCHEMA = "sessiontree_work"
+"""The schema of the tables in PostgreSQL."""
+BUSY_SECONDS = 30
+"""How long to wait for another process that writes to the file."""
 
-SERIALIZER = DBOSPortableJSONSerializer()
+TABLES = (
+    """CREATE TABLE {t}job (
+    id text PRIMARY KEY, request text NOT NULL, state text NOT NULL DEFAULT 'queued', worker text, runner text,
+    attempt integer NOT NULL DEFAULT 0, crashes integer NOT NULL DEFAULT 0, report text,
+    created double precision NOT NULL)""",
+    "CREATE TABLE {t}answer (job text NOT NULL, key text NOT NULL, value text NOT NULL, PRIMARY KEY (job, key))",
+    """CREATE TABLE {t}worker (
+    id text PRIMARY KEY, host text NOT NULL, home text NOT NULL, concurrency integer NOT NULL,
+    seen double precision NOT NULL, lease double precision NOT NULL)""",
+    "CREATE TABLE {t}step (number integer PRIMARY KEY)",
+    f"INSERT INTO {{t}}step VALUES ({VERSION})",
+)
+_SCHEMA_LOCK_KEY = 0x73_74_77_6F_72_6B
+T = TypeVar("T")
+
+
+class WorkConnection:
+    """A transaction in the work database."""
+
+    def __init__(self, connection: Connection | sqlite3.Connection) -> None:
+        self._connection: Any = connection
+        self._is_file = isinstance(connection, sqlite3.Connection)
+
+    def execute(self, statement: str, **values: object) -> int:
+        """Run a statement and return how many rows it changed."""
+        return self._connection.execute(_translate(statement, self._is_file), values).rowcount
+
+    def query(self, statement: str, **values: object) -> list[Any]:
+        return self._connection.execute(_translate(statement, self._is_file), values).fetchall()
+
+
+@lru_cache(maxsize=64)
+def _translate(statement: str, is_file: bool) -> Any:
+    if is_file:
+        return statement.format(
+            t="work_",
+            now="((julianday('now') - 2440587.5) * 86400.0)",
+            ids="SELECT value FROM json_each(:ids)",
+            skip="",
+        )
+    text = statement.format(
+        t=f"{SCHEMA}.",
+        now="extract(epoch FROM clock_timestamp())::double precision",
+        ids="SELECT jsonb_array_elements_text(CAST(:ids AS jsonb))",
+        skip="FOR UPDATE SKIP LOCKED",
+    )
+    return re.sub(r"(?<!:):([a-z]+)", r"%(\1)s", text).encode()
 
 
 class WorkDatabase:
@@ -45,61 +97,104 @@ class WorkDatabase:
         Raises `InvalidOperation` for any other address.
         """
         address = find_address(where)
+        self.address: Address | None = address
         if address is not None:
-            self.display_name, self.url = address.safe_url, _move_hosts_to_query(address.url)
+            self.display_name = address.safe_url
+            self._postgres = PostgresDatabase(address, prepare=lambda connection, location: None)
         else:
             _check_path(where or "")
             self.display_name = os.path.abspath(where or os.path.join(get_home(), FILE_NAME))
-            self.url = sa.URL.create("sqlite", database=self.display_name).render_as_string()
         self.file = self.display_name if address is None else None
         self.poll_interval = 0.25 if self.file is not None else 1.0
-        """Seconds between two polls of a worker. A shared database is polled less often."""
+        """Seconds between two polls. A shared database is polled less often."""
+
+    def run(self, work: Callable[[WorkConnection], T]) -> T:
+        """Call `work` in a transaction and return its result. It may be called several times. Raises `StoreError`."""
+        if self.file is not None:
+            return self._run_in_file(self.file, work)
+
+        def run(connection: Connection) -> T:
+            with connection.transaction():
+                return work(WorkConnection(connection))
+
+        return self._postgres.run(run)
+
+    def _run_in_file(self, file: str, work: Callable[[WorkConnection], T]) -> T:
+        try:
+            with closing(sqlite3.connect(file, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                result = work(WorkConnection(connection))
+                connection.execute("COMMIT")
+                return result
+        except sqlite3.Error as error:
+            raise StoreError(self.display_name, str(error)) from error
+
+    def execute(self, statement: str, **values: object) -> int:
+        """Run one statement in a transaction and return how many rows it changed. Raises `StoreError`."""
+        return self.run(lambda connection: connection.execute(statement, **values))
+
+    def query(self, statement: str, **values: object) -> list[Any]:
+        """Return the rows of one statement. Raises `StoreError`."""
+        return self.run(lambda connection: connection.query(statement, **values))
 
     def migrate(self) -> None:
-        """Create or upgrade the tables. Raises `StoreError`."""
-        _silence_dbos_log()
-        try:
-            with nullcontext() if self.file is None else _create_file(self.file):
-                DBOS.migrate(self.url)
-        except OSError as error:
-            raise StoreError(self.display_name, format_os_error(error)) from error
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            refused = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
-            reason = "the job tables are missing or outdated, and this role may not create them: "
-            raise StoreError(self.display_name, f"{reason if refused else ''}{describe_error(error)}") from error
-
-    def create_engine(self) -> sa.Engine:
-        """Create an engine that commits each statement at once: a process that dies leaves no open transaction."""
-        url = sa.make_url(self.url)
+        """Create the tables if they are missing. Raises `StoreError`, also if another version uses the database."""
         if self.file is not None:
-            return sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"timeout": 30})
-        return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"),
-            isolation_level="AUTOCOMMIT",
-            pool_size=2,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": 10},
-        )
+            try:
+                with _create_file(self.file):
+                    self.run(self._create_tables)
+            except OSError as error:
+                raise StoreError(self.display_name, format_os_error(error)) from error
+        elif not self.has_tables():
+            self._postgres.run(self._create_schema)
+        (number,) = self.query("SELECT max(number) FROM {t}step")[0]
+        if number > VERSION:
+            raise StoreError(self.display_name, "the job tables were created by a newer version of sessiontree")
 
-    def create_client(self) -> DBOSClient:
-        """Create a client that sends jobs. Raises `StoreError`."""
+    def _create_schema(self, connection: Connection) -> None:
+        from sessiontree.store.postgres.driver import format_driver_error, get_driver_error
+
         try:
-            return DBOSClient(system_database_url=self.url, serializer=SERIALIZER, application_name=APPLICATION)
-        except SQLAlchemyError as error:
-            raise StoreError(self.display_name, describe_error(error)) from error
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK_KEY,))
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+                self._create_tables(WorkConnection(connection))
+        except get_driver_error() as error:
+            if getattr(error, "sqlstate", None) != "42501":
+                raise
+            reason = "the job tables are missing or outdated, and this role may not create them"
+            raise StoreError(self.display_name, f"{reason}: {format_driver_error(error)}") from error
 
-    def build_config(self, worker: str) -> DBOSConfig:
-        """Return the DBOS configuration of a worker."""
-        return {
-            "name": APPLICATION,
-            "system_database_url": self.url,
-            "application_version": VERSION,
-            "executor_id": worker,
-            "serializer": SERIALIZER,
-            "run_migrations": False,
-            "sys_db_pool_size": 8,
-            "log_level": "CRITICAL",
-        }
+    def _create_tables(self, connection: WorkConnection) -> None:
+        if self.find_table(connection, "job"):
+            return
+        first_release.check_workers(self, connection)
+        for statement in TABLES:
+            connection.execute(statement)
+        first_release.take_over(self, connection)
+
+    def has_tables(self) -> bool:
+        """Return whether the tables exist and this role may read them. Raises `StoreError`."""
+        if self.file is not None and not os.path.exists(self.file):
+            return False
+        return self.run(lambda connection: self.find_table(connection, "job"))
+
+    def find_table(self, connection: WorkConnection, name: str, schema: str = SCHEMA, prefix: str = "work_") -> bool:
+        if self.file is not None:
+            return bool(connection.query("SELECT 1 FROM sqlite_master WHERE name = :name", name=f"{prefix}{name}"))
+        found = connection.query(
+            "SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')"
+            " FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = :schema AND c.relname = :name",
+            schema=schema,
+            name=name,
+        )
+        return bool(found) and bool(found[0][0])
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        if self.file is None:
+            self._postgres.close()
 
 
 def _check_path(where: str) -> None:
@@ -108,20 +203,6 @@ def _check_path(where: str) -> None:
         raise InvalidOperation(
             f"{scheme[0]}… is not supported; use postgresql://host/database or the path of a SQLite file"
         )
-
-
-def _move_hosts_to_query(url: str) -> str:
-    """Move several hosts into query parameters: SQLAlchemy, unlike libpq, does not accept them before the path."""
-    scheme, _, rest = url.partition("://")
-    rest, _, query = rest.partition("?")
-    authority, slash, path = rest.partition("/")
-    login, at, listed = authority.rpartition("@")
-    if "," not in listed:
-        return url
-    hosts = [sa.make_url(f"postgresql://{one}") for one in listed.split(",")]
-    names = ",".join(host.host or "" for host in hosts)
-    ports = ",".join(str(host.port or DEFAULT_PORT) for host in hosts)
-    return f"{scheme}://{login}{at}{slash or '/'}{path}?host={names}&port={ports}{f'&{query}' if query else ''}"
 
 
 @contextmanager
@@ -133,29 +214,14 @@ def _create_file(path: str) -> Generator[None]:
     lock = open_private(f"{path}.lock", flags)
     try:
         lock_file(lock, f"{path}.lock")
-        with closing(sqlite3.connect(path, timeout=30)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
+        try:
+            with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.Error as error:
+            raise StoreError(path, str(error)) from error
         yield
     finally:
         os.close(lock)
-
-
-@cache
-def _silence_dbos_log() -> None:
-    """Silence the DBOS log, which reports every migration and every cancelled job."""
-    import logging
-
-    logging.getLogger("dbos").setLevel(logging.CRITICAL)
-
-
-def describe_error(error: Exception) -> str:
-    """Return the first line of a database error, without the SQL statement."""
-    first, *_ = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
-    return first
-
-
-WORKFLOW = "sessiontree.agent"
-"""The DBOS workflow name of jobs."""
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):

@@ -12,17 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import TypeVar
 
 import msgspec
-from dbos import DBOS
-from dbos import error as dbos_error
 from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.agent.run_writer import CONVERSATION_TYPES
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
-from sessiontree.errors import BranchMoved, InvalidOperation, OutcomeUnknown
+from sessiontree.errors import BranchMoved, InvalidOperation, OutcomeUnknown, StoreError
 from sessiontree.library import catalog
 from sessiontree.model.base import (
     FailureKind,
@@ -37,23 +36,24 @@ from sessiontree.model.base import (
 from sessiontree.session import Branch, Item, Place, Session
 from sessiontree.store.base import Store
 
-STEP_NAME = "answer"
-"""The DBOS step name of model answers."""
+RETRY_SECONDS = 1.0
+"""Seconds between two attempts to reach the database."""
+T = TypeVar("T")
 
 
 class IdempotentSession(Session):
     """A session for one job, in which repeated writes have no effect."""
 
     def __init__(self, store: Store, job_id: str, before_write: Callable[[], object] = lambda: None) -> None:
-        """`before_write` is called before every write and may raise to prevent it."""
         super().__init__(store)
         self._job_id = job_id
-        self._before_write = before_write
+        self.before_write = before_write
+        """Called before every write. It may raise to prevent it."""
 
     @classmethod
-    def open_at(cls, where: str, job_id: str, before_write: Callable[[], object]) -> IdempotentSession:
+    def open_at(cls, where: str, job_id: str) -> IdempotentSession:
         """Open the session at a path or an address."""
-        return cls(catalog.get_store(catalog.find(where)), job_id, before_write)
+        return cls(catalog.get_store(catalog.find(where)), job_id)
 
     def append(
         self,
@@ -79,7 +79,7 @@ class IdempotentSession(Session):
             written = self._find_written_items(items)
             if written is not None:
                 return written
-            self._before_write()
+            self.before_write()
             try:
                 return super().extend(items, parent=parent, branch=branch, expected=expected)
             except (BranchMoved, InvalidOperation, OutcomeUnknown):
@@ -134,31 +134,49 @@ class StoredAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnswerStore:
-    """Stores the model answers of one job as DBOS steps, one after the other."""
+    """Stores the model answers of one job. An answer that is stored is never asked for again."""
 
-    def __init__(self, on_lost: Callable[[], None]) -> None:
-        """`on_lost` is called if another worker runs this job now."""
-        self._on_lost = on_lost
+    def __init__(
+        self,
+        load: Callable[[], dict[str, str]],
+        store: Callable[[str, str], bool],
+        on_lost: Callable[[], None],
+    ) -> None:
+        """`load` returns the stored answers, and `store` adds one; it returns false if another worker runs this job.
+
+        Both run in threads. `on_lost` is called if another worker runs this job.
+        """
+        self._load, self._store, self._on_lost = load, store, on_lost
+        self._known: dict[str, str] | None = None
         self._lock = asyncio.Lock()
 
     async def get_or_ask(self, key: str, ask: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
         """Return the stored answer for a key, or call `ask` and store its answer."""
-
-        async def run_step() -> dict[str, Any]:
-            return {"key": key, "kept": msgspec.json.encode(await ask()).decode()}
-
         async with self._lock:
-            try:
-                while True:
-                    # DBOS first replays the steps of earlier runs in order; skip answers with other keys.
-                    stored = await DBOS.run_step_async({"name": STEP_NAME}, run_step)
-                    if stored["key"] == key:
-                        return msgspec.json.decode(stored["kept"], type=StoredAnswer)
-            except dbos_error.DBOSWorkflowConflictIDError:
-                self._on_lost()
-                raise asyncio.CancelledError from None
-            except dbos_error.DBOSWorkflowCancelledError:
-                raise asyncio.CancelledError from None
+            if self._known is None:
+                self._known = await _retry(self._load)
+            known = self._known.get(key)
+            if known is not None:
+                return msgspec.json.decode(known, type=StoredAnswer)
+            answer = await ask()
+            # It is paid for: a cancelled run must not lose it.
+            await asyncio.shield(asyncio.create_task(self._keep(key, msgspec.json.encode(answer).decode())))
+            return answer
+
+    async def _keep(self, key: str, text: str) -> None:
+        assert self._known is not None
+        self._known[key] = text
+        if not await _retry(partial(self._store, key, text)):
+            self._on_lost()
+            raise asyncio.CancelledError
+
+
+async def _retry(function: Callable[[], T]) -> T:
+    """Call a function in a thread until the database can be reached. The worker's lease limits how long that takes."""
+    while True:
+        with suppress(StoreError):
+            return await asyncio.to_thread(function)
+        await asyncio.sleep(RETRY_SECONDS)
 
 
 class StoringModel:

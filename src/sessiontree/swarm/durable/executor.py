@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any, TypeVar
 
-from dbos import DBOSClient, WorkflowStatus, WorkflowStatusString
-from dbos import error as dbos_error
 from msgspec.structs import replace
-from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
@@ -24,19 +20,16 @@ from sessiontree.errors import StoreError
 from sessiontree.library import catalog
 from sessiontree.session import Session
 from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT, RunJob, SwarmJob
-from sessiontree.swarm.durable.database import (
-    APPLICATION,
-    QUEUE,
-    VERSION,
-    WORKFLOW,
-    JobRequest,
-    WorkDatabase,
-    build_id_prefix,
-    decode_report,
-    describe_error,
-    encode,
+from sessiontree.swarm.durable.database import JobRequest, WorkDatabase, build_id_prefix, decode_report
+from sessiontree.swarm.durable.job_queue import (
+    ACTIVE_STATES,
+    CANCELLED,
+    DONE,
+    JobQueue,
+    JobStatus,
+    WorkerInfo,
+    build_home_id,
 )
-from sessiontree.swarm.durable.worker_roster import Roster, WorkerInfo, build_home_id
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
@@ -55,17 +48,8 @@ from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import CompleteAction, FailAction, read_action
 from sessiontree.swarm.replay import TrackedAgent
 
-POLL_INTERVAL = 0.2
-"""Seconds between two checks of running jobs."""
 RELAY_INTERVAL = 1.0
 """Seconds between two reads of the session for events of other machines."""
-
-ACTIVE_STATES = frozenset(
-    {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
-)
-"""States of unfinished jobs."""
-
-T = TypeVar("T")
 
 
 class EventRelay:
@@ -169,9 +153,8 @@ class DurableExecutor:
         self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
         self._database = WorkDatabase(database)
         self._connect_lock = asyncio.Lock()
-        self._client: DBOSClient | None = None
-        self._roster: Roster | None = None
-        self._waiters: dict[str, asyncio.Future[WorkflowStatus]] = {}
+        self._queue: JobQueue | None = None
+        self._waiters: dict[str, asyncio.Future[JobStatus]] = {}
         self._session = session
         self._relays: dict[str, EventRelay] = {}
         self._home = build_home_id()
@@ -185,34 +168,32 @@ class DurableExecutor:
     async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
         self._handed_over.discard(job.swarm)
         async with self._slots:
-            client, roster = await self._connect()
+            queue = await self._connect()
             # Before the job is sent: the relay would miss what a fast worker writes before it reads the session.
             relay = await asyncio.to_thread(EventRelay, self._session, job) if self._session.file is None else None
             try:
-                id = await self._find_active(client, job) or await self._submit(client, roster, job)
-                status = await self._wait_for_job(client, roster, job, id, relay)
+                id = await asyncio.to_thread(queue.find_active, build_id_prefix(job)) or await self._submit(queue, job)
+                status = await self._wait_for_job(queue, job, id, relay)
             finally:
                 if relay is not None:
                     relay.close()
-            await self._call(client.delete_workflow, id)
-        if status.status == WorkflowStatusString.SUCCESS.value:
-            report = decode_report(str(status.output))
+            await asyncio.to_thread(queue.delete, id)
+        if status.state == DONE:
+            report = decode_report(status.report or "{}")
             if report.error is not None:
                 raise StoreError(self._location, f"a worker could not run agent {job.agent}: {report.error}")
-        elif status.status != WorkflowStatusString.CANCELLED.value:
+        elif status.state != CANCELLED:
             raise StoreError(self._location, f"agent {job.agent} was abandoned after repeated worker crashes")
 
-    async def _wait_for_job(
-        self, client: DBOSClient, roster: Roster, job: SwarmJob, id: str, relay: EventRelay | None
-    ) -> WorkflowStatus:
+    async def _wait_for_job(self, queue: JobQueue, job: SwarmJob, id: str, relay: EventRelay | None) -> JobStatus:
         """Wait until a job is over. If this process is cancelled, cancel the job, unless another process runs it."""
         if relay is not None:
             self._relays[id] = relay
         try:
-            return await self._wait_for_end(client, roster, id)
+            return await self._wait_for_end(queue, id)
         except asyncio.CancelledError:
             if job.swarm not in self._handed_over:
-                await self._cancel(client, roster, id)
+                await self._cancel(queue, id)
             raise
         finally:
             self._relays.pop(id, None)
@@ -222,139 +203,103 @@ class DurableExecutor:
 
     async def list_workers(self) -> list[WorkerInfo]:
         """Return the live workers. Raises `StoreError`."""
-        _, roster = await self._connect()
-        return await self._call(roster.list_alive)
+        queue = await self._connect()
+        return await asyncio.to_thread(queue.list_workers)
 
     async def close(self) -> None:
         """Close the database connections. Jobs that were sent stay in the database."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.wait([self._poll_task])
-        if self._client is not None:
-            await asyncio.to_thread(self._client.destroy)
-        if self._roster is not None:
-            self._roster.close()
+        self._database.close()
 
-    async def _connect(self) -> tuple[DBOSClient, Roster]:
+    async def _connect(self) -> JobQueue:
         async with self._connect_lock:
-            if self._client is None or self._roster is None:
-                roster = Roster(self._database)
+            if self._queue is None:
                 await asyncio.to_thread(self._database.migrate)
-                await asyncio.to_thread(roster.create_table)
-                self._client, self._roster = await asyncio.to_thread(self._database.create_client), roster
-            return self._client, self._roster
-
-    async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        try:
-            return await asyncio.to_thread(function, *args, **options)
-        except (SQLAlchemyError, dbos_error.DBOSException) as error:
-            raise StoreError(self._database.display_name, describe_error(error)) from error
+                self._queue = JobQueue(self._database)
+            return self._queue
 
     # Sending
 
-    async def _find_active(self, client: DBOSClient, job: SwarmJob) -> str | None:
-        """Return the id of an unfinished request that another process sent for this agent, or `None`."""
+    async def _submit(self, queue: JobQueue, job: SwarmJob) -> str:
         prefix = build_id_prefix(job)
-        found = await self._call(
-            client.list_workflows,
-            workflow_id_prefix=prefix,
-            status=sorted(ACTIVE_STATES),
-            load_input=False,
-            load_output=False,
-            application_name=APPLICATION,
-        )
-        return next((status.workflow_id for status in found if status.workflow_id.startswith(prefix)), None)
-
-    async def _submit(self, client: DBOSClient, roster: Roster, job: SwarmJob) -> str:
-        prefix = build_id_prefix(job)
-        await self._wait_until_released(roster, lambda id: id.startswith(prefix))
+        await self._wait_until_released(queue, prefix)
         id = prefix + os.urandom(8).hex()
         request = JobRequest(
             work=job, where=self._location, tools=self._tools, system=self._system, thinking=self._thinking
         )
-        await self._call(
-            client.enqueue,
-            {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": id, "app_version": VERSION},
-            encode(request),
-        )
+        await asyncio.to_thread(queue.submit, id, request)
         return id
 
-    async def _cancel(self, client: DBOSClient, roster: Roster, id: str) -> None:
+    async def _cancel(self, queue: JobQueue, id: str) -> None:
         """Cancel a job and wait until its worker has saved the agent's state."""
-        await self._call(client.cancel_workflow, id)
-        await self._wait_until_released(roster, lambda other: other == id)
-        await self._call(client.delete_workflow, id)
+        await asyncio.to_thread(queue.cancel, id)
+        await self._wait_until_released(queue, id)
+        await asyncio.to_thread(queue.delete, id)
 
-    async def _wait_until_released(self, roster: Roster, is_match: Callable[[str], bool]) -> None:
-        """Wait until no live worker runs a job whose id matches."""
-        while any(is_match(id) for worker in await self._call(roster.list_alive) for id in worker.work):
-            await asyncio.sleep(POLL_INTERVAL)
+    async def _wait_until_released(self, queue: JobQueue, prefix: str) -> None:
+        """Wait until no live worker runs a job whose id has this prefix."""
+        while await asyncio.to_thread(queue.is_held, prefix):
+            await asyncio.sleep(self._database.poll_interval)
 
     # Waiting
 
-    async def _wait_for_end(self, client: DBOSClient, roster: Roster, id: str) -> WorkflowStatus:
+    async def _wait_for_end(self, queue: JobQueue, id: str) -> JobStatus:
         """Wait until a job is over and return its final status."""
         future = self._waiters[id] = asyncio.get_running_loop().create_future()
         if self._poll_task is None or self._poll_task.done():
-            self._poll_task = asyncio.create_task(self._poll(client, roster))
+            self._poll_task = asyncio.create_task(self._poll(queue))
         try:
             return await future
         finally:
             del self._waiters[id]
 
-    async def _poll(self, client: DBOSClient, roster: Roster) -> None:
+    async def _poll(self, queue: JobQueue) -> None:
         """Poll all running jobs in one query until none is left."""
         while self._waiters:
             ids = list(self._waiters)
             try:
-                found = await self._call(client.list_workflows, workflow_ids=ids, load_input=False)
-                missing = set(ids) - {status.workflow_id for status in found}
+                found = await asyncio.to_thread(queue.get_statuses, ids)
+                missing = set(ids) - {status.id for status in found}
                 if missing:
                     label = "job" if len(missing) == 1 else "jobs"
                     raise StoreError(self._database.display_name, f"{label} {', '.join(sorted(missing))} not found")
-                await self._relay_events(roster, found)
+                await self._relay_events(queue, found)
             except StoreError as error:
                 for future in self._waiters.values():
                     if not future.done():
                         future.set_exception(error)
                 return
             for status in found:
-                future = self._waiters.get(status.workflow_id)
-                if future is not None and not future.done() and status.status not in ACTIVE_STATES:
+                future = self._waiters.get(status.id)
+                if future is not None and not future.done() and status.state not in ACTIVE_STATES:
                     future.set_result(status)
-            await asyncio.sleep(POLL_INTERVAL)
+            await asyncio.sleep(self._database.poll_interval)
 
-    async def _relay_events(self, roster: Roster, found: Sequence[WorkflowStatus]) -> None:
+    async def _relay_events(self, queue: JobQueue, found: Sequence[JobStatus]) -> None:
         """Relay events of workers on other machines, at intervals and when a job is over."""
         now = time.monotonic()
         if not self._relays or (
-            now < self._last_relay + RELAY_INTERVAL and all(status.status in ACTIVE_STATES for status in found)
+            now < self._last_relay + RELAY_INTERVAL and all(status.state in ACTIVE_STATES for status in found)
         ):
             return
         self._last_relay = now
         await asyncio.to_thread(self._session.refresh)
         for status in found:
-            relay, worker = self._relays.get(status.workflow_id), status.executor_id
+            relay, worker = self._relays.get(status.id), status.runner
             if relay is None or worker is None:
                 continue
             if worker not in self._worker_homes:
-                self._worker_homes |= {one.id: one.home for one in await self._call(roster.list_alive)}
+                workers = await asyncio.to_thread(queue.list_workers)
+                self._worker_homes |= {one.id: one.home for one in workers}
             await asyncio.to_thread(relay.relay_new, emit=self._worker_homes.get(worker, self._home) != self._home)
 
 
 def has_active_jobs(swarm: str, database: str | None = None) -> bool:
     """Whether workers have unfinished jobs of the swarm with this id. Raises `StoreError`."""
     jobs = WorkDatabase(database)
-    if jobs.file is not None and not os.path.exists(jobs.file):
-        return False
-    client = jobs.create_client()
     try:
-        return bool(client.list_workflows(workflow_id_prefix=f"{swarm}/", status=sorted(ACTIVE_STATES), limit=1))
-    except ProgrammingError:  # the job tables do not exist, or this role may not read them
-        return False
-    except SQLAlchemyError as error:
-        if "no such table" in str(error):  # SQLite's message for missing tables
-            return False
-        raise StoreError(jobs.display_name, describe_error(error)) from error
+        return jobs.has_tables() and JobQueue(jobs).find_active(f"{swarm}/") is not None
     finally:
-        client.destroy()
+        jobs.close()
