@@ -43,7 +43,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
 from sessiontree.session.state import NeedsEarlierLines
-from sessiontree.store.postgres.driver import FenceRaised
+from sessiontree.store.base import FenceRaised
 from sessiontree.swarm.budget_enforcement import BudgetExhausted
 from sessiontree.swarm.scheduler import SwarmFailed
 

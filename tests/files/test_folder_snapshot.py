@@ -196,7 +196,7 @@ def test_a_submodule_is_left_out(folder: Path, tmp_path: Path) -> None:
     assert [item.path for item in state.left_out] == ["lib/"]
 
 
-def test_folders_that_are_deleted_meanwhile_do_not_prevent_a_snapshot(workspace: Workspace) -> None:
+def test_folders_that_are_deleted_during_it_do_not_prevent_a_snapshot(workspace: Workspace) -> None:
     workspace.write("kept", "a")
     is_done = threading.Event()
 

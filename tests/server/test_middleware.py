@@ -92,8 +92,9 @@ async def test_the_number_of_concurrent_requests_is_limited(tmp_path: Any) -> No
         path = f"/api/sessions/{env.create_session()}/undo"
         waiting = [asyncio.create_task(client.post(path, content=late(), headers=JSON)) for _ in range(2)]
         async with asyncio.timeout(60):
-            while (third := await client.get("/api/health")).status_code == 200:
+            while (third := await client.get("/api/nothing")).status_code == 404:
                 await asyncio.sleep(0)
+        assert [(await client.get(path)).status_code for path in ("/livez", "/readyz")] == [200, 200]
         gate.set()
         answers = await asyncio.gather(*waiting)
         after = await client.get("/api/health")

@@ -356,6 +356,11 @@ def check_reachable(*places: str) -> None:
             open_repository(place).check_reachable()
 
 
+def check_store_reachable() -> None:
+    """Check that the place where new sessions go can be reached. Raises `StoreError`."""
+    open_repository().check_reachable()
+
+
 def _open_address_or_folder(location: str) -> Repository:
     return open_repository(location) if is_address(location) else open_folder_of(location)
 

@@ -190,7 +190,7 @@ class PostgresRepository:
         return AdvisoryLock(location, name)
 
     def check_reachable(self) -> None:
-        self._database.run(lambda connection: None)
+        self._database.run(lambda connection: connection.execute("SELECT 1"))
 
     def _build_summary(self, listed: _SessionListing) -> SessionSummary:
         if not listed.is_complete and not listed.deleted:

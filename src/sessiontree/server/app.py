@@ -27,7 +27,7 @@ from sessiontree.server.http_errors import ERROR_CODES, ApiError, convert_error
 from sessiontree.server.middleware import RequestMiddleware
 from sessiontree.server.openapi import complete_document
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
-from sessiontree.server.routes import branches, events, exports, overview, runs, sessions, shares, swarms, tree
+from sessiontree.server.routes import branches, events, exports, health, overview, runs, sessions, shares, swarms, tree
 from sessiontree.slash_commands.models import Models
 
 STATIC = Path(__file__).parent / "static"
@@ -96,7 +96,7 @@ def create_app(
         },
     )
     app.state.app_state = state
-    for module in (sessions, overview, exports, shares, tree, branches, runs, events, swarms):
+    for module in (health, sessions, overview, exports, shares, tree, branches, runs, events, swarms):
         app.include_router(module.router)
     app.include_router(shares.page_router)
     app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -23,6 +24,7 @@ from fastapi.routing import APIRoute
 from sessiontree.config import PermissionMode
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, describe_validation_error, format_names
+from sessiontree.library import catalog
 from sessiontree.server.audit_log import AuditLog
 from sessiontree.server.auth import Scope, Token, TokenStore
 from sessiontree.server.http_errors import ApiError
@@ -51,8 +53,39 @@ T = TypeVar("T")
 WRITE_LOCK_SECONDS = 1.0
 """How long a write waits for the lock of another process. Other requests wait as long."""
 
+READINESS_SECONDS = 1.0
+"""How long the result of a readiness check is used."""
+READINESS_TIMEOUT = 3.0
+"""Seconds after which a store that does not answer counts as unreachable."""
+
 TOKEN_KEY = "sessiontree.token"
 """The key of the token in the ASGI scope of a request."""
+
+
+class ReadinessCheck:
+    """Whether the place of the sessions can be reached. For one event loop.
+
+    Anybody may ask, so all requests of about a second share one check.
+    """
+
+    def __init__(self) -> None:
+        self._check: asyncio.Task[bool] | None = None
+        self._started = 0.0
+
+    async def check(self) -> bool:
+        if self._check is None or (self._check.done() and time.monotonic() - self._started > READINESS_SECONDS):
+            self._started = time.monotonic()
+            self._check = asyncio.create_task(asyncio.to_thread(_is_store_reachable))
+        done, _ = await asyncio.wait([self._check], timeout=READINESS_TIMEOUT)
+        return bool(done) and self._check.result()
+
+
+def _is_store_reachable() -> bool:
+    try:
+        catalog.check_store_reachable()
+    except SessionTreeError:
+        return False
+    return True
 
 
 class AppState:
@@ -92,6 +125,9 @@ class AppState:
         self.audit = AuditLog()
         self.answers = AnswerCache()
         self.is_closing = False
+        self.readiness = ReadinessCheck()
+        self.response_counts: Counter[int] = Counter()
+        """How many responses were sent, by status."""
 
     def list_models(self) -> list[ModelCandidate]:
         """Return all models, also those that are not usable."""

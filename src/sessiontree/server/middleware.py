@@ -1,8 +1,8 @@
 """The middleware that every request passes: authentication, rate limits, body limits and idempotency keys.
 
 It checks the host name, the origin, the token or cookie, the request rate, and the type and length of the body, in this
-order, before the request is routed. The page at `/` and its files need no token. Unexpected errors are logged and
-answered without a traceback.
+order, before the request is routed. The page at `/`, its files, `/livez` and `/readyz` need no token. Unexpected errors
+are logged and answered without a traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
@@ -136,6 +136,8 @@ App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[N
 log = logging.getLogger("sessiontree.server")
 
 API = "/api"
+PROBES = ("/livez", "/readyz")
+"""Answered however busy the server is: a supervisor would restart it."""
 UNKNOWN_CLIENT = "stranger"
 """The rate limiter of requests without a valid token."""
 WRITE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -175,7 +177,8 @@ class RequestMiddleware:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._handle(scope, receive, _ResponseSender(send, is_api=_is_api(scope["path"])))
+            sender = _ResponseSender(send, self._state.response_counts, is_api=_is_api(scope["path"]))
+            await self._handle(scope, receive, sender)
         else:
             await send({"type": "websocket.close", "code": 1008})
 
@@ -187,7 +190,7 @@ class RequestMiddleware:
                 scope[TOKEN_KEY] = await self._authenticate(scope["headers"], writes=scope["method"] in WRITE_METHODS)
             elif scope["path"].startswith(SHARE_PREFIX):
                 scope[TOKEN_KEY] = self._find_share(scope["path"].removeprefix(SHARE_PREFIX))
-            if self._active_requests > self._state.limits.requests:
+            if self._active_requests > self._state.limits.requests and scope["path"] not in PROBES:
                 raise ApiError(429, "too many concurrent requests")
             if scope["path"] in (SIGN_IN, SIGN_OUT):
                 await self._handle_sign_in(scope, receive, out)
@@ -362,8 +365,9 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 class _ResponseSender:
     """Sends a response with the default security headers."""
 
-    def __init__(self, send: Send, *, is_api: bool) -> None:
+    def __init__(self, send: Send, counts: Counter[int], *, is_api: bool) -> None:
         self._send = send
+        self._counts = counts
         self._default_headers = (*SECURITY_HEADERS, (b"cache-control", b"no-store" if is_api else b"no-cache"))
         self.started = False
         self.status = 500
@@ -371,6 +375,7 @@ class _ResponseSender:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started, self.status = True, message["status"]
+            self._counts[message["status"]] += 1
             given = {name for name, _ in message.get("headers", ())}
             more = [header for header in self._default_headers if header[0] not in given]
             message = {**message, "headers": [*message.get("headers", ()), *more]}

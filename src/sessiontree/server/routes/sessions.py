@@ -43,13 +43,6 @@ COUNT_PAUSE = 0.001
 """Seconds between two steps of counting, in which other requests get the lock of the session."""
 
 
-@router.get("/health", **describe_route(schemas.HealthResponse))
-async def health(call: ReadContext) -> JsonResponse:
-    """Return the health of the server."""
-    uptime = round(time.monotonic() - call.state.started_at, 3)
-    return JsonResponse(schemas.HealthResponse(status="ok", version=__version__, uptime=uptime))
-
-
 @router.get("/me", **describe_route(schemas.MeResponse))
 def me(call: ReadContext) -> JsonResponse:
     """Return the rights of the token."""
