@@ -134,8 +134,14 @@ class WorkDatabase:
         return self.run(lambda connection: connection.execute(statement, **values))
 
     def query(self, statement: str, **values: object) -> list[Any]:
-        """Return the rows of one statement. Raises `StoreError`."""
-        return self.run(lambda connection: connection.query(statement, **values))
+        """Return the rows of one statement that changes nothing. Raises `StoreError`."""
+        if self.file is None:
+            return self.run(lambda connection: connection.query(statement, **values))
+        try:  # without the lock of writers
+            with closing(sqlite3.connect(self.file, timeout=BUSY_SECONDS)) as connection:
+                return WorkConnection(connection).query(statement, **values)
+        except sqlite3.Error as error:
+            raise StoreError(self.display_name, str(error)) from error
 
     def migrate(self) -> None:
         """Create the tables if they are missing. Raises `StoreError`, also if another version uses the database."""

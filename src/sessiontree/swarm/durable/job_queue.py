@@ -31,6 +31,11 @@ ACTIVE_STATES = frozenset({QUEUED, RUNNING})
 
 _IS_ALIVE = "w.seen >= {now} - w.lease"
 _IS_ORPHAN = f"NOT EXISTS (SELECT 1 FROM {{t}}worker AS w WHERE w.id = j.worker AND {_IS_ALIVE})"
+_HELD = "SELECT id, state FROM {t}job WHERE worker = :worker"
+_WAITING = (
+    f"SELECT id FROM {{t}}job AS j WHERE (state = 'queued' OR (state = 'running' AND {_IS_ORPHAN}))"
+    " ORDER BY created LIMIT :free"
+)
 _HAS_PREFIX = "substr(j.id, 1, length(:prefix)) = :prefix"
 
 
@@ -170,18 +175,18 @@ class JobQueue:
         def work(connection: WorkConnection) -> WorkerRound | None:
             if renew and not connection.execute("UPDATE {t}worker SET seen = {now} WHERE id = :worker", worker=worker):
                 return None
-            held = connection.query("SELECT id, state FROM {t}job WHERE worker = :worker", worker=worker)
+            held = connection.query(_HELD, worker=worker)
             return WorkerRound(dict(held), self._take(connection, worker, free) if free > 0 else ())
 
+        if self.database.file is not None and not renew and not (free > 0 and self.database.query(_WAITING, free=1)):
+            return WorkerRound(dict(self.database.query(_HELD, worker=worker)), ())  # a file has one writer at a time
         return self.database.run(work)
 
     def _take(self, connection: WorkConnection, worker: str, free: int) -> list[TakenJob]:
         rows = connection.query(
             "UPDATE {t}job SET state = 'running', worker = :worker, runner = :worker, attempt = attempt + 1,"
             " crashes = crashes + CASE WHEN state = 'running' THEN 1 ELSE 0 END"
-            " WHERE id IN (SELECT id FROM {t}job AS j"
-            f" WHERE (state = 'queued' OR (state = 'running' AND {_IS_ORPHAN}))"
-            " ORDER BY created LIMIT :free {skip})"
+            f" WHERE id IN ({_WAITING} {{skip}})"
             " RETURNING id, request, created, attempt, crashes",
             worker=worker,
             free=free,
