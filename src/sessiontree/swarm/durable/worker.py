@@ -40,6 +40,8 @@ from sessiontree.swarm.swarm import Swarm
 
 LEASE_LOST_EXIT = 75
 """The exit code of a worker that lost its lease."""
+SWARM_CHECK_SECONDS = 5.0
+"""Seconds between two reads of the session, in case a swarm is cancelled whose process is dead."""
 STALE_SECONDS = 5.0
 """Before a call of a model or a tool, the last round must not be older than this."""
 
@@ -300,4 +302,4 @@ class DurableWorker:
         """Wait until the job is cancelled or the swarm is over."""
         while not active.is_unwanted and not (await journal.refresh()).is_over:
             with suppress(TimeoutError):
-                await asyncio.wait_for(active.wait_until_unwanted(), self._database.poll_interval)
+                await asyncio.wait_for(active.wait_until_unwanted(), SWARM_CHECK_SECONDS)
