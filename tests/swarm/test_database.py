@@ -136,7 +136,7 @@ def test_a_cancelled_job_is_held_until_its_worker_ends_it(queue: JobQueue) -> No
     assert not queue.is_held("w/2/")
     held = queue.do_round(worker, renew=False, free=5)
     assert held is not None
-    assert (held.held, held.taken) == ({"w/1/x": "cancelled"}, [])
+    assert (held.held, list(held.taken)) == ({"w/1/x": "cancelled"}, [])
     queue.finish("w/1/x", worker, JobReport())
     assert not queue.is_held("w/1/")
     assert [status.state for status in queue.get_statuses(["w/1/x"])] == ["cancelled"]
