@@ -117,6 +117,14 @@ def test_a_label_without_a_summary_is_set_on_the_target(cli: Run, ids) -> None:
     assert read_head("start").id == ids[0]
 
 
+@pytest.mark.parametrize("command", [("navigate", "speed", "HEAD~1"), ("pop", "speed")])
+def test_a_dry_run_says_what_would_move(cli: Run, ids, command: list[str]) -> None:
+    shown = cli(*command, "--dry-run")
+
+    assert shown == f"would move from {ids[1][:8]} to root, leaving 2 entries behind\nHow?\n"
+    assert read_head().id == ids[1]
+
+
 def test_navigating_to_a_user_message_abandons_it(cli: Run, ids) -> None:
     asked = json.loads(cli("append", "speed", "--role", "user", "And now?", "--json"))["id"]
 

@@ -192,7 +192,7 @@ def _print_preview(
     """Show where a move leads, and what it does to files."""
     plan = session.plan_navigate(place, start=start)
     files = None if choice == "conversation" else plan_files(session.head, plan.new_leaf, take)
-    print_plan(session.tree, plan, as_json=as_json, files=files, with_diff=diff)
+    print_plan(session.tree, plan, as_json=as_json, files=files, with_diff=diff, dry_run=True)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')

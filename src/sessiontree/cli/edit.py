@@ -380,7 +380,9 @@ def undo(
             echo("undid", escape_line(plan.undo_description or ""))
         on = None if opened.heads.current == before else opened.heads.current
         shown = file_plan if dry_run else None
-        print_plan(opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored, with_diff=diff)
+        print_plan(
+            opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored, with_diff=diff, dry_run=dry_run
+        )
 
 
 def encode_plan(plan: NavigatePlan) -> JsonObject:
@@ -403,8 +405,9 @@ def print_plan(
     files: RestorePlan | None = None,
     restored: RestoreOutcome | None = None,
     with_diff: bool = False,
+    dry_run: bool = False,
 ) -> None:
-    """Print the result of a move, and what it does to files. `on` is the current branch, if it has changed."""
+    """Print the result of a move or dry run, and what it does to files. `on` is the new current branch, if any."""
     if as_json:
         shown = {} if files is None else {"files": encode_restore_plan(files, with_diff=with_diff)}
         shown |= {} if restored is None else {"files": encode_restored(restored)}
@@ -414,7 +417,8 @@ def print_plan(
     behind = f"leaving {pluralize(left, 'entry', 'entries')} behind"
     if on is not None:
         behind += f", on branch {escape_line(on)}"
-    echo(f"moved from {format_id(plan.old_leaf)} to {format_id(plan.new_leaf)},", dim(behind))
+    verb = "would move" if dry_run else "moved"
+    echo(f"{verb} from {format_id(plan.old_leaf)} to {format_id(plan.new_leaf)},", dim(behind))
     if plan.editor_text is not None:
         click.echo(escape_lines(plan.editor_text))
     if files is not None:
