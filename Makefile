@@ -4,15 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench build docs docs-serve lint types coverage setup programs clean
+.PHONY: help demo test test-peers torture bench build docs docs-serve lock lint types coverage setup programs clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml $(wildcard constraints-dev.txt)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[all]" --group dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[all]" --group dev $(if $(wildcard constraints-dev.txt),--constraint constraints-dev.txt)
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -99,6 +99,10 @@ docs: $(VENV)/.installed  ## Build the site in build/site
 
 docs-serve: $(VENV)/.installed  ## Show the site at http://localhost:8000
 	$(BIN)/python scripts/build_site.py serve
+
+lock: $(VENV)/.installed  ## Write the installed versions to constraints-dev.txt
+	@{ echo "# The versions that the tests ran with. \`make lock\` writes this file; delete it to use the newest versions."; \
+	  $(BIN)/python -m pip freeze --exclude-editable | grep -v " @ "; } > constraints-dev.txt
 
 build: $(VENV)/.installed  ## Make the sdist and the wheel in dist/
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine
