@@ -6,8 +6,10 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
+
+import pytest
 
 from sessiontree.core.entries import Body, Entry, Message, iter_entries
 from sessiontree.core.heads import Heads
@@ -67,6 +69,11 @@ def limit_stack(frames: int) -> Generator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+def raises_if_stack_is_shared() -> AbstractContextManager[object]:
+    """Expect a `RecursionError` on Python 3.11. Later, calls of C code do not count against the limit of Python."""
+    return pytest.raises(RecursionError) if sys.version_info < (3, 12) else nullcontext()
 
 
 def count_calls(act: Callable[[], object]) -> int:

@@ -222,7 +222,10 @@ def test_a_forked_process_has_its_own_threads(session: st.Session) -> None:
     session.close()
 
     done = subprocess.run(
-        [sys.executable, "-c", FORK_CODE, str(session.file)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_CODE, str(session.file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
 
     assert (done.stdout, done.stderr) == ("0\n", "")
