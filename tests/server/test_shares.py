@@ -43,7 +43,7 @@ async def open_share(client: httpx.AsyncClient, path: str) -> httpx.Response:
     return await client.send(request)
 
 
-async def test_a_link_shows_the_session_to_somebody_without_a_token(client: httpx.AsyncClient, shared: str) -> None:
+async def test_a_link_shows_the_session_to_people_without_a_token(client: httpx.AsyncClient, shared: str) -> None:
     share = await create_share(client, shared, redact=False)
 
     page = await open_share(client, share["path"])
@@ -171,7 +171,7 @@ async def test_a_link_to_a_branch_that_was_renamed_shows_nothing(client: httpx.A
 
 
 @pytest.mark.parametrize("body", [{"branch": "nothing"}, {"seconds": 5}, {"seconds": 10**9}, {"entry": "x"}])
-async def test_a_share_of_what_is_not_there_is_refused(
+async def test_a_share_of_a_missing_branch_or_session_is_refused(
     client: httpx.AsyncClient, shared: str, body: dict[str, Any]
 ) -> None:
     answer = await client.post(f"/api/sessions/{shared}/shares", json=body)

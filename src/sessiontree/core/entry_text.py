@@ -227,7 +227,12 @@ def has_failed(body: Body) -> bool:
     """Return whether an entry reports an error of a model, a tool or a command."""
     if not isinstance(body, Message):
         return False
-    return bool(coerce_string(body.message.get("errorMessage"))) or has_tool_failed(body.message)
+    return bool(get_error_text(body)) or has_tool_failed(body.message)
+
+
+def get_error_text(body: Body) -> str:
+    """Return the error that a model reported instead of an answer, or an empty text."""
+    return coerce_string(body.message.get("errorMessage")) if isinstance(body, Message) else ""
 
 
 EXECUTIONS = ("bashExecution", "pythonExecution")

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.core.entries import Entry, EntryId, Problem, read_raws
-from sessiontree.core.entry_text import format_entry, has_failed
+from sessiontree.core.entries import Entry, EntryId, Problem, read_raws, shorten_to_line
+from sessiontree.core.entry_text import format_entry, get_error_text, has_failed
 from sessiontree.core.messages import get_entry_role
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.core.problems import ProblemScan
@@ -152,7 +152,10 @@ class OpenSession:
             if len(self._previews) >= MAX_PREVIEWS:
                 self._previews.clear()
             preview = self._previews[entry.line] = EntryPreview(
-                get_entry_role(decoded), decoded.timestamp, format_entry(decoded), has_failed(decoded.body)
+                get_entry_role(decoded),
+                decoded.timestamp,
+                format_entry(decoded) or shorten_to_line(get_error_text(decoded.body)),
+                has_failed(decoded.body),
             )
         return preview
 

@@ -24,7 +24,7 @@ MAX_SECONDS = 3600.0
 """A longer time before an answer is a pause, not the latency of a model."""
 
 
-class Answer(NamedTuple):
+class AnswerUsage(NamedTuple):
     """An answer of a model."""
 
     entry: str
@@ -47,7 +47,7 @@ class AnswerTotals(TypedDict):
     median_seconds: float | None
 
 
-def list_answers(tree: Tree) -> Iterator[Answer]:
+def list_answers(tree: Tree) -> Iterator[AnswerUsage]:
     """Yield the answers of models in a session."""
     for entry in tree.entries:
         body = entry.decode()
@@ -56,7 +56,7 @@ def list_answers(tree: Tree) -> Iterator[Answer]:
         sums = [found for usage in list_usages(body) if (found := sum_usage(usage)) is not None]
         parent = tree.parent(entry.id)
         before = "" if parent is None else tree[parent].timestamp
-        yield Answer(
+        yield AnswerUsage(
             entry=entry.id,
             timestamp=entry.timestamp,
             model=":".join(get_model(body.message) or ("unknown",)),
@@ -75,7 +75,7 @@ def _measure_seconds(before: str, after: str) -> float | None:
     return seconds if 0 <= seconds <= MAX_SECONDS else None
 
 
-def sum_answers(answers: Iterable[Answer]) -> AnswerTotals:
+def sum_answers(answers: Iterable[AnswerUsage]) -> AnswerTotals:
     counted = list(answers)
     seconds = [answer.seconds for answer in counted if answer.seconds is not None and not answer.failed]
     return AnswerTotals(
@@ -92,9 +92,9 @@ class AnswerCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, tuple[tuple[str, int], tuple[Answer, ...]]] = OrderedDict()
+        self._answers: OrderedDict[str, tuple[tuple[str, int], tuple[AnswerUsage, ...]]] = OrderedDict()
 
-    def get(self, summary: SessionSummary, read: Callable[[], Iterable[Answer]]) -> tuple[Answer, ...]:
+    def get(self, summary: SessionSummary, read: Callable[[], Iterable[AnswerUsage]]) -> tuple[AnswerUsage, ...]:
         """Return the answers of a session; `read` loads them if the session has changed."""
         version = summary.modified, summary.entry_count
         with self._lock:

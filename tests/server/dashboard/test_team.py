@@ -34,7 +34,7 @@ def open_link(page: Any, link: str) -> Any:
     return other
 
 
-def test_a_branch_is_shared_with_somebody_who_is_not_signed_in_until_the_link_is_revoked(
+def test_a_branch_is_shared_with_people_who_are_not_signed_in_until_the_link_is_revoked(
     serve: Serve, visit: Visit
 ) -> None:
     session = open_story()

@@ -43,7 +43,7 @@ async def get_health(call: ReadContext) -> JsonResponse:
     return JsonResponse(schemas.HealthResponse(status=status, version=__version__, uptime=uptime))
 
 
-@router.get("/api/metrics", include_in_schema=False)
+@router.get("/api/metrics", **describe_route("text/plain"))
 async def get_metrics(call: ReadContext) -> Response:
     """Return figures for Prometheus. They are of the whole server, so a token for projects does not get them."""
     if call.token.projects is not None:

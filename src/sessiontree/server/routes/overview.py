@@ -19,7 +19,7 @@ from sessiontree.server.app_state import Cursor, JsonResponse, Limit, ReadContex
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.openapi import describe_route
 from sessiontree.server.response_content import get_page
-from sessiontree.server.usage_overview import Answer, list_answers, sum_answers
+from sessiontree.server.usage_overview import AnswerUsage, list_answers, sum_answers
 
 router = APIRouter(prefix="/api")
 
@@ -37,8 +37,8 @@ def get_overview(
 ) -> JsonResponse:
     """Return answers of models, tokens, cost, failures and latency of all sessions, by day, model and session."""
     oldest = format_timestamp(round((time.time() - (days - 1) * DAY) * 1000))[:10]
-    by_day, by_model = defaultdict[str, list[Answer]](list), defaultdict[str, list[Answer]](list)
-    by_session: dict[str, tuple[SessionSummary, list[Answer]]] = {}
+    by_day, by_model = defaultdict[str, list[AnswerUsage]](list), defaultdict[str, list[AnswerUsage]](list)
+    by_session: dict[str, tuple[SessionSummary, list[AnswerUsage]]] = {}
     projects, models, unread = set[str](), set[str](), 0
     seen = set[tuple[str, str]]()
     for summary in _list_sessions(call, oldest):
@@ -88,7 +88,7 @@ def _list_sessions(call: ReadContext, oldest: str) -> Iterator[SessionSummary]:
                 yield summary
 
 
-def _read_answers(file: str) -> list[Answer]:
+def _read_answers(file: str) -> list[AnswerUsage]:
     with catalog.open(file) as session:
         return list(list_answers(session.tree))
 
