@@ -67,7 +67,7 @@ async def test_a_key_is_entered_unseen_and_stored(running: Running) -> None:
         await app.press("enter")
         await app.wait_for_text("Provider", "anthropic", "openai")
         await app.press(*"openai", "enter")
-        await app.wait_for_text("API key for openai", "keys.json")
+        await app.wait_for_text("API key for openai · stored in")
         await app.press(*"sk-4711")
         await app.wait_for_text("•••••")
         assert "4711" not in app.screen
