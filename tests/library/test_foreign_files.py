@@ -16,6 +16,7 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.errors import FormatError, NotFound, ReadOnly
+from sessiontree.format.digest import EntryTotals
 from sessiontree.library import catalog
 from sessiontree.library.foreign_files import DiskFile, detect_file, find_related_files, open_foreign
 from tests.interop.conformance import FIXTURES
@@ -194,6 +195,28 @@ def test_a_notification_about_a_subagent_is_one_readable_row(tmp_path: Path) -> 
 
     assert format_entry_row(note) == '[claude.note]: Agent "a <small> task" finished'
     assert "<task-notification>" in str(session.context().messages)  # the model gets all of it
+
+
+def test_a_question_after_a_reminder_is_the_title_of_its_session(tmp_path: Path) -> None:
+    base = {"timestamp": "2026-01-02T09:30:00.000Z", "sessionId": "s", "isSidechain": False, "type": "user"}
+    command = "<command-name>/model</command-name>\n<command-message>model</command-message>"
+    blocks = [
+        {"type": "text", "text": "<system-reminder>Be short.</system-reminder>"},
+        {"type": "text", "text": "Why?"},
+    ]
+    lines = [
+        {**base, "uuid": "a", "parentUuid": None, "message": {"role": "user", "content": command}},
+        {**base, "uuid": "b", "parentUuid": "a", "message": {"role": "user", "content": blocks}},
+    ]
+    file = tmp_path / "s.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    session = st.open(file)
+
+    assert str(session.tree).splitlines() == ["• [claude.note]: /model", "• user: Why?"]
+    totals = EntryTotals()
+    totals.extend(session.tree)
+    assert totals.first_message == "Why?"
+    assert session.context().messages[-1]["content"] == blocks
 
 
 def test_a_missing_conversation_of_a_file_is_an_error() -> None:

@@ -42,6 +42,7 @@ from sessiontree.core.messages import (
 from sessiontree.core.number_text import format_count, format_tokens, pluralize
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.place_names import shorten_id
+from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.tree import Tree
 
 NOT_SENT = "not sent to the model"
@@ -96,12 +97,16 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
         case "bashExecution" | "pythonExecution":
             return f"[run: {shorten_to_line(message.command or message.code)}]"
         case kind:
-            return f"{kind or 'message'}: {shorten_to_line(message.text) or '(no content)'}"
+            return f"{kind or 'message'}: {_shorten_text(message) or '(no content)'}"
 
 
 def format_message_text(message: MessagePreview) -> str:
-    text = shorten_to_line(message.text or message.command or message.code)
+    text = _shorten_text(message) or shorten_to_line(message.command or message.code)
     return text or _format_calls(message.call_blocks)
+
+
+def _shorten_text(message: MessagePreview) -> str:
+    return shorten_user_text(message.text) if message.role == "user" else shorten_to_line(message.text)
 
 
 def _format_calls(calls: Sequence[PreviewBlock]) -> str:
@@ -130,7 +135,7 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     match entry.decode():
         case CustomMessage(content=content, details=details):
             title = coerce_string(details.get("title")) if is_object(details) else ""
-            return shorten_to_line(title or extract_text(content))
+            return shorten_to_line(title) or shorten_user_text(extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
             return shorten_to_line(summary)
         case body:
@@ -140,7 +145,7 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
 # Text for a reader
 
 
-CALL_SUBJECTS = ("path", "file_path", "command", "pattern", "query", "url", "description")
+CALL_SUBJECTS = ("path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url", "description")
 """Arguments that identify a tool call, the most specific first."""
 
 

@@ -31,7 +31,6 @@ from sessiontree.core.entries import (
     SessionInfo,
     is_annotation,
     parse_entry_id,
-    shorten_to_line,
 )
 from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN
@@ -44,6 +43,7 @@ from sessiontree.core.messages import (
     list_usages,
     sum_usage,
 )
+from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
@@ -189,7 +189,7 @@ class EntryTotals:
             case Message(message):
                 self.messages += 1
                 if self.first_message is None and get_role(message) == "user":
-                    self.first_message = shorten_to_line(extract_text(message.get("content"))) or None
+                    self.first_message = shorten_user_text(extract_text(message.get("content"))) or None
                 model = get_model(message)
                 if model is not None and model != ("unknown", "unknown"):
                     self.models[":".join(model)] = None
@@ -430,7 +430,7 @@ def _get_first_line(message: _Message) -> str | None:
     """Return the text of a message on one line."""
     if not message.content:
         return None
-    return replace_unencodable(shorten_to_line(extract_text(_decode_value(message.content)))) or None
+    return replace_unencodable(shorten_user_text(extract_text(_decode_value(message.content)))) or None
 
 
 def _decode_value(raw: Raw) -> Any:

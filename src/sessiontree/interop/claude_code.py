@@ -13,7 +13,6 @@ so every `uuid` names a place.
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -31,6 +30,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_number, coerce_string, complete_usage, extract_text, is_list, is_object
+from sessiontree.core.program_text import has_only_program_text
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.interop.base import (
     Conversation,
@@ -46,12 +46,8 @@ from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines,
 
 NAME = "claude"
 SUBAGENTS = "subagents"
-PROGRAM_TEXT = re.compile(
-    r"\s*(\[Request interrupted by user|\[Image: source: |Caveat: |"
-    r"<(system-reminder|local-command-\w+|command-\w+|task-notification|bash-\w+|user-prompt-submit-hook)[ >])"
-)
-"""User text that the program wrote, and not the user."""
-TASK_SUMMARY = re.compile(r"\s*<task-notification>(?:(?!<result>).)*?<summary>(.{1,500}?)</summary>", re.DOTALL)
+PROGRAM_TEXT = re.compile(r"\s*(\[Request interrupted by user|\[Image: source: |Caveat: )")
+"""User text without marks that the program wrote, and not the user."""
 NOTE = "claude.note"
 """The custom type of such text."""
 
@@ -327,7 +323,7 @@ def _is_talk(lines: SessionLines, node: LineNode) -> bool:
         return True
     record = lines.read_records(node)[-1]
     text = extract_text(get_object(record, "message").get("content"))
-    return not (record.get("isMeta") is True or PROGRAM_TEXT.match(text))
+    return not (record.get("isMeta") is True or is_program_text(text))
 
 
 def list_preserved(facts: JsonObject) -> list[str]:
@@ -349,16 +345,14 @@ def build_user_body(message: JsonObject, record: JsonObject, tools: Mapping[str,
     content = message["content"]
     is_meta = record.get("isMeta") is True
     kind = get_object(record, "origin").get("kind")
-    if is_meta or kind not in (None, "human") or PROGRAM_TEXT.match(extract_text(content)):
-        details = {"title": title} if (title := _find_title(extract_text(content))) else None
-        return CustomMessage(custom_type=NOTE, content=content, display=not is_meta, details=details)
+    if is_meta or kind not in (None, "human") or is_program_text(extract_text(content)):
+        return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
     return Message(message)
 
 
-def _find_title(text: str) -> str:
-    """Return what a notification about a subagent or a background task says to the user."""
-    found = TASK_SUMMARY.match(text)
-    return html.unescape(found[1].strip()) if found else ""
+def is_program_text(text: str) -> bool:
+    """Return whether the program wrote the text of a user line, and not the user."""
+    return PROGRAM_TEXT.match(text) is not None or has_only_program_text(text)
 
 
 def join_answer(records: Sequence[JsonObject]) -> JsonObject:

@@ -26,7 +26,7 @@ from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
 
 INDEX_NAME = "index.db"
-INDEX_VERSION = 7
+INDEX_VERSION = 8
 """Changes with the tables below, the text that is indexed, and what counts as undamaged. Other versions are rebuilt."""
 BUSY_SECONDS = 5.0
 LOCK_SECONDS = 1.0

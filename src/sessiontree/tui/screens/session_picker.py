@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 from sessiontree.core.entries import shorten_to_line
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import pluralize
+from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
@@ -369,9 +370,9 @@ def render_preview(summary: SessionSummary, width: int, height: int) -> Text:
     shown = [Text(escape_line(summary.damage), "bold")] if summary.damage else []
     at, room = len(shown), height - sum(_measure_height(text, width) for text in shown)
     for message in reversed(messages):
-        words = shorten_to_line(extract_text(message.get("content")))
+        user = get_role(message) == "user"
+        words = (shorten_user_text if user else shorten_to_line)(extract_text(message.get("content")))
         if words:
-            user = get_role(message) == "user"
             line = Text.assemble(("› " if user else "  ", "bold"), (escape_line(words), "" if user else "dim"))
             line.truncate(MAX_MESSAGE_LINES * width - 1, overflow="ellipsis")
             room -= _measure_height(line, width)

@@ -36,7 +36,7 @@ const Output = ({ text, failed }) => {
   return lines > LONG || text.length > 4000 ? html`<details><summary>Output, ${pluralize(lines, "line")}</summary>${block}</details>` : block;
 };
 
-const CALL_SUBJECTS = ["path", "file_path", "command", "pattern", "query", "url", "description"]; // as in core/entry_text.py
+const CALL_SUBJECTS = ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url", "description"]; // as in core/entry_text.py
 
 /** Return the argument that identifies a tool call. */
 const getSubject = (values) => {
