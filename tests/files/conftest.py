@@ -50,7 +50,8 @@ class Workspace:
         self.store = SnapshotStore.open(str(folder))
         self.snapshots = FolderSnapshots(self.store, settings or FileSettings())
         self.session: Session = st.memory()
-        self.last: tuple[str, str] | None = None
+        self._states: dict[str, FolderState] = {}
+        """What the commits of this workspace have."""
 
     def take(self) -> FolderState:
         return self.snapshots.take(clean=True)
@@ -59,7 +60,8 @@ class Workspace:
         commit = self.store.commit(
             state.tree, parents, author=author, entry=entry, session=self.session.id, left_out=state.left_out
         )
-        self.store.set_branch(self.session.id, self.session.head.name, commit)
+        self.store.set_branch(self.session.id, self.session.head.name, commit, next(iter(parents), None))
+        self._states[commit] = state
         return commit
 
     def call(self, work: Callable[[], object], text: str = "do it") -> str:
@@ -69,16 +71,20 @@ class Workspace:
         before_state = self.take()
         log = FilesLog(self.session.tree, self.store.key)
         last = log.find_at(head.leaf)
-        parents = [] if last is None else [last.commit]
-        before = self.commit(before_state, parents, "person", head.leaf)
+        if last is not None and self._states.get(last.commit) == before_state:
+            before = last.commit
+        else:
+            before = self.commit(before_state, [] if last is None else [last.commit], "person", head.leaf)
         head.append(st.user(text))
         work()
         after_state = self.snapshots.take()
         entry = head.append(st.assistant(f"did {text}"))
-        before_tree = self.snapshots.add_older_files(before_state.tree, after_state.tree, since)
+        if after_state.tree == before_state.tree:
+            return entry.id
+        before_tree, changes = self.snapshots.add_older_files(before_state.tree, after_state.tree, since)
         if before_tree != before_state.tree:
             before = self.commit(FolderState(before_tree, before_state.left_out), [before], "person", head.leaf)
-        if after_state.tree != before_tree:
+        if changes:
             after = self.commit(after_state, [before], "agent", entry.id)
             record = build_record(
                 "call",
@@ -86,7 +92,7 @@ class Workspace:
                 before=before,
                 folder=self.store.key,
                 branch=head.name,
-                changes=self.store.diff(before, after),
+                changes=changes,
                 left_out=after_state.left_out,
             )
             self.session.append(record, parent=entry, branch=None)

@@ -140,6 +140,8 @@ class Histories(RuleBasedStateMachine):
         """What calls and restores left at each path. Anything else there was written by a person."""
         self.seen: list[State] = []
         """Every state before a restore, which must stay recoverable."""
+        self.commits: dict[str, State] = {}
+        """The commits that were read."""
         return self.call([("write", "a", "first", "a")])
 
     def call(self, changes: list[Edit]) -> str:
@@ -194,7 +196,8 @@ class Histories(RuleBasedStateMachine):
         assert changed == {change.path for change in plan.changes} - conflicts
         assert changed <= touched, "only paths that the agent changed are restored"
         for path in changed:
-            known = {self.agent_left.get(path, "nothing"), self.find_first_on_the_way_down(place, path)}
+            # A person who wrote just what the agent found or left there on the way is not told apart.
+            known = {self.agent_left.get(path, "nothing"), *self.find_known_on_the_way(place, path)}
             assert before.get(path) in known, f"{path} was changed by a person"
         self.note_change(before)
         for path in touched - conflicts:
@@ -228,7 +231,7 @@ class Histories(RuleBasedStateMachine):
         else:
             self.note_change(before)
         # A person who wrote just what the restore found or left there is not told apart.
-        states = [read_commit(self.workspace, commit) for commit in (restored[-1].before, restored[-1].commit)]
+        states = [self.read_commit(commit) for commit in (restored[-1].before, restored[-1].commit)]
         now = read_folder(self.folder)
         for path in find_changed(*states):
             if now.get(path) in [state.get(path) for state in states]:
@@ -238,11 +241,15 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def states_before_restores_are_recoverable(self) -> None:
-        if not getattr(self, "seen", None):
-            return
-        records = [record for record in self.workspace.log.records if record.kind == "restore"]
-        saved = [read_commit(self.workspace, record.before) for record in records]
-        assert self.seen[-1] in saved
+        """The last one is read at once, and all of them at the end: later steps must not lose any."""
+        if getattr(self, "seen", None):
+            records = [record for record in self.workspace.log.records if record.kind == "restore"]
+            assert any(self.seen[-1] == self.read_commit(record.before) for record in reversed(records))
+
+    def read_commit(self, commit: str) -> State:
+        if commit not in self.commits:
+            self.commits[commit] = read_commit(self.workspace, commit)
+        return self.commits[commit]
 
     def find_touched(self, start: str, end: str) -> set[str]:
         up, down = self.split_steps(start, end)
@@ -255,11 +262,12 @@ class Histories(RuleBasedStateMachine):
             common += 1
         return one[common:], other[common:]
 
-    def find_first_on_the_way_down(self, place: str, path: str) -> object:
-        """Return what the agent found at a path on the way down to a place."""
-        _, down = self.split_steps(self.position, place)
+    def find_known_on_the_way(self, place: str, path: str) -> list[object]:
+        """Return what the agent left at a path on the way up to a place, and what it found there on the way down."""
+        up, down = self.split_steps(self.position, place)
+        left = [after.get(path) for before, after in reversed(up) if before.get(path) != after.get(path)]
         found = [before.get(path) for before, after in down if before.get(path) != after.get(path)]
-        return found[0] if found else "nothing"
+        return [*left[:1], *found[:1]]
 
     def find_target(self, start: str, end: str, path: str) -> object:
         """Return what a path must be: after the last change on the way down, or before the first one on the way up."""
@@ -272,6 +280,9 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         get_second_process().wait()
         if hasattr(self, "folder"):
+            records = [record for record in self.workspace.log.records if record.kind == "restore"]
+            saved = [read_commit(self.workspace, record.before) for record in records]
+            assert all(state in saved for state in self.seen)
             shutil.rmtree(self.folder)
 
 

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sessiontree.config import FileSettings
 from sessiontree.files import restore as restoring
-from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.git_command import GitCommand, SnapshotError
 from sessiontree.files.restore import find_interrupted, recover
-from sessiontree.files.restore_plan import RestorePlan
+from sessiontree.files.restore_plan import RestorePlan, plan_restore
 from tests.files.conftest import Workspace, read_folder
 from tests.reliability.harness import times
 
@@ -51,6 +52,29 @@ def changed(workspace: Workspace) -> tuple[Workspace, str, dict[str, object], st
     before = read_folder(workspace.folder)
     second = workspace.call(lambda: change_everything(workspace))
     return workspace, first, before, second, read_folder(workspace.folder)
+
+
+def test_planning_a_move_over_many_turns_starts_no_more_processes(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = workspace.call(lambda: workspace.write("a", "0"))
+    places = [workspace.call(lambda number=number: workspace.write("a", f"{number}")) for number in range(1, 9)]
+    commands: list[str] = []
+    run = GitCommand.run_with_code
+
+    def count(self: GitCommand, *arguments: Any, **options: Any) -> tuple[int, bytes]:
+        commands.append(arguments[0])
+        return run(self, *arguments, **options)
+
+    monkeypatch.setattr(GitCommand, "run_with_code", count)
+    plan_restore(workspace.store, workspace.log, places[0], first)
+    one = commands.copy()
+    commands.clear()
+    plan = plan_restore(workspace.store, workspace.log, places[-1], first)
+
+    assert [change.path for change in plan.changes] == ["a"]
+    assert commands == one
+    assert len(one) == 3
 
 
 def test_going_back_and_forward_brings_every_kind_of_change(changed: tuple[Workspace, str, dict, str, dict]) -> None:

@@ -261,8 +261,10 @@ class FileRecorder:
     def _save_after(self, writer: RunWriter, entry: Entry, before: _Saved, after: FolderState) -> None:
         assert self._snapshots is not None
         store, session = self._snapshots.store, writer.branch.session
-        before = self._save_older_files(writer, entry, before, after)
-        if after.tree == before.tree:
+        tree, changes = self._snapshots.add_older_files(before.tree, after.tree, before.time)
+        if tree != before.tree:
+            before = self._save_older_files(writer, before, tree)
+        if not changes:
             return
         commit = store.commit(
             after.tree,
@@ -281,7 +283,7 @@ class FileRecorder:
             folder=store.key,
             is_private=store.is_private,
             branch=writer.branch.name,
-            changes=store.diff(before.tree, after.tree),
+            changes=changes,
             left_out=after.left_out,
             is_interrupted=self._outlasts_turn,
         )
@@ -289,13 +291,10 @@ class FileRecorder:
         self._saved = _Saved(commit, after.tree, entry.id, self._after_began, after.left_out)
         self._has_warned = False
 
-    def _save_older_files(self, writer: RunWriter, entry: Entry, before: _Saved, after: FolderState) -> _Saved:
+    def _save_older_files(self, writer: RunWriter, before: _Saved, tree: str) -> _Saved:
         """Add the files to the snapshot before a call that it only made visible: they are not the agent's."""
         assert self._snapshots is not None
         store, session = self._snapshots.store, writer.branch.session
-        tree = self._snapshots.add_older_files(before.tree, after.tree, before.time)
-        if tree == before.tree:
-            return before
         commit = store.commit(
             tree,
             [before.commit],

@@ -22,7 +22,7 @@ from sessiontree.config import FileSettings
 from sessiontree.errors import StoreError
 from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, join_records, split_records
 from sessiontree.files.ignore_rules import build_exclude_text, find_project, read_user_rules
-from sessiontree.files.snapshot_store import FileVersion, LeftOut, SnapshotStore
+from sessiontree.files.snapshot_store import FileChange, FileVersion, LeftOut, SnapshotStore
 from sessiontree.home import get_home, is_below
 from sessiontree.store.files import discard, open_private, write_private
 
@@ -142,11 +142,12 @@ class FolderSnapshots:
         tree = self._store_changes(selection, progress)
         return FolderState(tree, selection.build_left_out())
 
-    def add_older_files(self, before: str, after: str, since: int) -> str:
+    def add_older_files(self, before: str, after: str, since: int) -> tuple[str, list[FileChange]]:
         """Return the tree `before` with the files that were on disk by then and are only in the tree `after`.
 
         They were ignored or in a nested repository, and a call made them visible. `since` is the time when the snapshot
         before began, in nanoseconds. Files in a folder that was renamed are older too, but are gone from another path.
+        The changes from that tree to `after` come with it.
         """
         changes = self.store.diff(before, after)
         gone = {(change.old, os.path.basename(change.path)) for change in changes if change.new is None}
@@ -156,7 +157,7 @@ class FolderSnapshots:
                 status = _lstat(os.path.join(self._folder, change.path))
                 if status is not None and status.st_ctime_ns < since - CLOCK_TICK:
                     older[change.path] = change.new
-        return self.store.update_tree(before, older)
+        return self.store.update_tree(before, older), [change for change in changes if change.path not in older]
 
     # What changed
 

@@ -166,7 +166,7 @@ def _restore(
         with _write_journal(interrupted):
             outcome = _apply_or_revert(store, interrupted)
             try:
-                after = _record(store, interrupted, parent, write_record, undoes=plan.undoes)
+                after = _record(store, interrupted, state, parent, write_record, undoes=plan.undoes)
             except (OSError, SessionTreeError) as error:
                 text = f"files were restored, but this could not be recorded: {error}; {HOW_TO_RECOVER}"
                 raise SnapshotError(text) from error
@@ -206,6 +206,7 @@ def _apply_or_revert(store: SnapshotStore, interrupted: InterruptedRestore) -> R
 def _record(
     store: SnapshotStore,
     done: InterruptedRestore,
+    before: FolderState,
     parent: str | None,
     write_record: WriteRecord,
     undoes: EntryId | None = None,
@@ -217,8 +218,7 @@ def _record(
         path = os.fsencode(change.path)
         if read_version_for(store.folder, path, change.target, deleted) == change.target:
             restored[path] = change.target
-    tree = store.update_tree(store.get_tree(done.before), restored)
-    left_out = next(store.read_commits("-1", done.before)).left_out
+    tree = store.update_tree(before.tree, restored)
     after = store.commit(
         tree,
         [done.before if parent is None else parent],
@@ -226,7 +226,7 @@ def _record(
         entry=done.place,
         session=done.session,
         prompt="after a restore",
-        left_out=left_out,
+        left_out=before.left_out,
     )
     store.keep(done.session, after)
     record = build_record(
@@ -236,8 +236,8 @@ def _record(
         folder=store.key,
         is_private=store.is_private,
         branch=done.branch,
-        changes=store.diff(done.before, after),
-        left_out=left_out,
+        changes=store.diff(before.tree, tree),
+        left_out=before.left_out,
         moved_from=done.start,
         leaf=done.leaf,
         undoes=undoes,
@@ -290,7 +290,9 @@ def recover(
             outcome = _complete(store, interrupted, choice)
             after = None
             if choice == "finish" and write_record is not None:
-                after = _record(store, interrupted, parent, write_record)
+                left_out = next(store.read_commits("-1", interrupted.before)).left_out
+                before = FolderState(store.get_tree(interrupted.before), left_out)
+                after = _record(store, interrupted, before, parent, write_record)
             os.unlink(interrupted.journal)
             return structs.replace(outcome, before=interrupted.before, after=after)
     except (OSError, StoreError) as error:

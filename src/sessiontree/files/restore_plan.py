@@ -179,11 +179,13 @@ def _plan_steps(
 ) -> RestorePlan:
     steps = [*reverted, *applied]
     commits = [commit for step in steps for commit in (step.before, step.commit)]
-    if commits and not store.has_commits(commits):
+    trees = store.find_trees(commits) if commits else {}
+    if trees is None:
         why = "the snapshots are not in the store of this folder; the session may come from another machine or folder"
         return RestorePlan(folder=store.folder, start=start, place=place, missing=why, undoes=undoes)
     left_out = store.read_left_out(commits)
-    diffs = {step.id: store.diff(step.before, step.commit) for step in steps}
+    changes = store.diff_trees([(trees[step.before], trees[step.commit]) for step in steps])
+    diffs = dict(zip([step.id for step in steps], changes, strict=True))
     net = combine_steps([diffs[step.id] for step in reverted], [diffs[step.id] for step in applied])
     for step in steps:
         if step.is_interrupted:

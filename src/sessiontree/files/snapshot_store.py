@@ -35,6 +35,7 @@ ATTRIBUTES = "* -filter -text -ident -eol -working-tree-encoding !diff !merge\n"
 STALE_SECONDS = 3600.0
 """Temporary files of killed processes are removed after this time."""
 NO_OBJECT = "0" * 40
+RAW_DIFF = ("-r", "-z", "--raw", "--no-renames", "--no-abbrev")
 MAX_SUBJECT_LENGTH = 120
 Author = Literal["agent", "person"]
 
@@ -213,6 +214,16 @@ class SnapshotStore:
         output = self.git.run("cat-file", "--batch-check=%(objecttype)", input="\n".join(commits).encode() + b"\n")
         return all(line == "commit" for line in output.decode().splitlines())
 
+    def find_trees(self, commits: Sequence[str]) -> dict[str, str] | None:
+        """Return the tree of each commit; `None` if the store does not have all of them."""
+        unique = list(dict.fromkeys(commits))
+        names = "".join(f"{commit}\n{commit}^{{tree}}\n" for commit in unique)
+        output = self.git.run("cat-file", "--batch-check=%(objecttype) %(objectname)", input=names.encode())
+        lines = output.decode().splitlines()
+        if not all(line.startswith(kind) for line, kind in zip(lines, ("commit ", "tree ") * len(unique), strict=True)):
+            return None
+        return dict(zip(unique, (line.removeprefix("tree ") for line in lines[1::2]), strict=True))
+
     def is_ancestor(self, commit: str, of: str) -> bool:
         code, _ = self.git.run_with_code("merge-base", "--is-ancestor", commit, of, ok_codes=(0, 1))
         return code == 0
@@ -312,13 +323,20 @@ class SnapshotStore:
 
     def diff(self, old: str, new: str) -> list[FileChange]:
         """Return the paths that differ between two commits or trees."""
-        output = self.git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new)
-        records = split_records(output)
-        changes: list[FileChange] = []
-        for header, path in zip(records[::2], records[1::2], strict=True):
-            old_mode, new_mode, old_blob, new_blob, _ = header.decode().lstrip(":").split(" ")
-            changes.append(FileChange(path, _make_version(old_mode, old_blob), _make_version(new_mode, new_blob)))
-        return changes
+        return _parse_changes(self.git.run("diff-tree", *RAW_DIFF, old, new), 0)[0]
+
+    def diff_trees(self, pairs: Sequence[tuple[str, str]]) -> list[list[FileChange]]:
+        """Return the paths that differ between the trees of each pair. One process compares all of them."""
+        if not pairs:
+            return []
+        names = "".join(f"{old} {new}\n" for old, new in pairs)
+        output, position = self.git.run("diff-tree", *RAW_DIFF, "--stdin", input=names.encode()), 0
+        found: list[list[FileChange]] = []
+        for old, new in pairs:
+            position += len(f"{old} {new}\n")  # git repeats them before their changes
+            changes, position = _parse_changes(output, position)
+            found.append(changes)
+        return found
 
     def list_files(self, tree: str) -> dict[bytes, FileVersion]:
         """Return every file of a commit or tree."""
@@ -445,6 +463,19 @@ def forget_snapshots(session: str) -> None:
     for store in stores:
         if store.forget_session(session):
             store.collect_garbage()
+
+
+def _parse_changes(output: bytes, position: int) -> tuple[list[FileChange], int]:
+    """Return the changes from a position in the output of `diff-tree` on, and the position after them."""
+    changes: list[FileChange] = []
+    while output.startswith(b":", position):
+        middle = output.index(b"\0", position)
+        end = output.index(b"\0", middle + 1)
+        old_mode, new_mode, old_blob, new_blob, _ = output[position + 1 : middle].decode().split(" ")
+        path = output[middle + 1 : end]
+        changes.append(FileChange(path, _make_version(old_mode, old_blob), _make_version(new_mode, new_blob)))
+        position = end + 1
+    return changes, position
 
 
 def _make_version(mode: str, blob: str) -> FileVersion | None:
