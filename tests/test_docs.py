@@ -109,9 +109,14 @@ class Ids:
         groups: dict[str, str] = {}
         parts = [self._pattern(part, groups) for part in FREE.split(shown)]
         found = re.fullmatch("".join(parts), real, re.DOTALL)
-        if found is not None:
-            self._real |= {id: found[group] for id, group in groups.items()}
-        return found is not None
+        if found is None:
+            return False
+        for id, group in groups.items():
+            alike = [known for known, real in self._real.items() if start_alike(real, found[group])]
+            if not all(start_alike(known, id) for known in alike):
+                return False
+            self._real[id] = found[group]
+        return True
 
     def _pattern(self, part: str, groups: dict[str, str]) -> str:
         if part == "…":
@@ -128,6 +133,10 @@ class Ids:
         groups[part] = f"id{len(groups)}"
         start = next((real for id, real in self._real.items() if part.startswith(id)), "")
         return f"(?P<{groups[part]}>{start}{re.sub('[0-9a-f]', '[0-9a-f]', part[len(start) :])})"
+
+
+def start_alike(first: str, second: str) -> bool:
+    return first.startswith(second) or second.startswith(first)
 
 
 def strip_lines(text: str) -> str:
@@ -210,6 +219,7 @@ def test_a_shown_id_matches_one_real_id() -> None:
     assert ids.match("0123456789abcdef under 11111111", "aaaaaaaaaaaaaaaa under bbbbbbbb")
     assert ids.match("01234567 made 2026-01-01 10:00, … took 1.5s", "aaaaaaaa made 2031-12-31 23:59, it took 0.0s")
     assert not ids.match("01234567", "cccccccc")
+    assert not ids.match("22222222", "aaaaaaaa"), "two shown ids of one real id"
     assert ids.replace_ids("show @ 01234567 11111111") == "show @ aaaaaaaa bbbbbbbb"
 
 
