@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.factory import AgentOptions, needs_private_folder, open_branch_agent
+from sessiontree.agent.factory import AgentOptions, create_agent, needs_private_folder, open_branch_agent
 from sessiontree.agent.fan_out import Variant, fan_out
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system_prompt import build_coding_prompt
@@ -21,7 +21,9 @@ from sessiontree.files.private_folder import (
     list_private_folders,
     remove_private_folder,
 )
+from sessiontree.home import get_home
 from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Notice
 from sessiontree.ops.merge import promote as promote_branch
 from sessiontree.ops.merge_files import merge_branch_files, remove_branch_folders
 from sessiontree.ops.move_files import FileMover
@@ -194,3 +196,29 @@ async def test_the_prompt_names_the_original_folder(session: Session, folder: Pa
     (part,) = [part.text for part in build_coding_prompt(path, []) if part.name == "folder"]
 
     assert part.startswith(f"The working folder is {path}, a copy of {folder} that only you use.")
+
+
+async def test_a_private_folder_that_the_home_does_not_have_is_reported(
+    session: Session, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run_both(session, folder, "echo a > shared.txt", "true")
+    home = get_home()
+
+    async def run(branch: str) -> list[str]:
+        hooks, events = Hooks(), list[object]()
+        hooks.listen(events.append)
+        async with create_agent(session.branch(branch), build_model("touch x"), hooks, build_options(folder)) as agent:
+            await agent.run("Go on")
+        return [event.text for event in events if isinstance(event, Notice)]
+
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / "other"))
+    warnings = await run("a")
+    again = await run("a")
+    other = await run("b")
+    monkeypatch.setenv("SESSIONTREE_HOME", home)
+
+    assert warnings == [
+        f"branch 'a' worked in a private folder, which {tmp_path / 'other'} does not have; "
+        f"its agent now changes the files in {folder}"
+    ]
+    assert (again, other) == ([], [])

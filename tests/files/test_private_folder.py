@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from sessiontree.files.private_folder import (
     remove_private_folder,
     save_private_folder,
 )
+from sessiontree.home import get_home
 from tests.files.conftest import Workspace, read_folder
 
 SETTINGS = FileSettings()
@@ -165,19 +167,46 @@ def test_ignored_folders_that_are_needed_are_copied_and_never_in_a_snapshot(work
     assert not Path(folder.path, "secret.txt").exists()
 
 
-def test_a_marker_with_other_content_is_not_believed(workspace: Workspace) -> None:
+def test_a_damaged_marker_is_an_error_not_the_shared_folder(workspace: Workspace) -> None:
     workspace.write("a.txt", "a")
     folder = create(workspace)
     marker = Path(folder.root, private_folder.MARKER)
     text = marker.read_text()
 
     for broken in (
+        "",
         "{",
         "[]",
         '{"path": 3}',
         text.replace(folder.commit, "HEAD"),
-        text.replace(folder.path, "/etc/x/y"),
+        text.replace('"checkout"', '"guess"'),
+        text.replace(folder.path, "/etc/x/.."),
+        text.replace(folder.path, "/etc/x/"),
     ):
         marker.write_text(broken)
-        assert find_private_folder(folder.session, folder.branch) is None
+        with pytest.raises(SnapshotError, match="which names a private folder"):
+            find_private_folder(folder.session, folder.branch)
+        assert list_private_folders() == []
+    marker.write_text(text.replace(folder.path, f"/etc/x/{workspace.folder.name}"))
+    assert find_private_folder(folder.session, folder.branch) == folder
     marker.write_text(text)
+
+
+def test_it_moves_with_the_home(
+    workspace: Workspace, method: FolderMethod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a.txt", "a")
+    folder = create(workspace, method=method)
+    Path(folder.path, "b.txt").write_text("b")
+    home = tmp_path / "moved home"
+    shutil.move(get_home(), home)
+    monkeypatch.setenv("SESSIONTREE_HOME", str(home))
+
+    found = find_private_folder(workspace.session.id, "cache")
+
+    assert found is not None
+    assert found.path.startswith(str(home))
+    assert sorted(read_folder(Path(open_private_folder(found)))) == ["a.txt", "b.txt"]
+    assert find_folder_of_path(found.path) == found
+    remove_private_folder(found, SETTINGS)
+    assert list_private_folders() == []

@@ -21,12 +21,13 @@ from sessiontree.config import FileSettings
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.operation_plans import find_prompt_text
 from sessiontree.errors import SessionTreeError
-from sessiontree.files.file_records import FilesLog, build_record
+from sessiontree.files.file_records import FilesLog, build_record, was_private
 from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState, Progress
 from sessiontree.files.git_command import SnapshotsUnavailable
 from sessiontree.files.private_folder import open_snapshot_store
 from sessiontree.files.running_calls import RunningCall, record_interrupted_calls
 from sessiontree.files.snapshot_store import LeftOut, SnapshotStore
+from sessiontree.home import get_home
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice, SnapshotProgress
 
@@ -77,8 +78,8 @@ class FileRecorder:
         """Whether a call of an earlier turn was running when this one began."""
         self._mark: RunningCall | None = None
         """Tells other processes, and a later one, that calls are running."""
-        self._interrupted: list[str] = []
-        """Sentences about calls of killed processes that nobody was told yet."""
+        self._warnings: list[str] = []
+        """Sentences about the folder and calls of killed processes that nobody was told yet."""
         self._has_warned = False
         self._unavailable: str | None = None
         """The folder that cannot have snapshots."""
@@ -118,8 +119,8 @@ class FileRecorder:
                     self._saving = asyncio.ensure_future(self._run(self._save_before, cwd, progress))
             if self._saving is not None:
                 self._before = await asyncio.shield(self._saving)
-            while self._interrupted:
-                self._hooks.notify_listeners(Notice(level="warning", text=self._interrupted.pop()))
+            while self._warnings:
+                self._hooks.notify_listeners(Notice(level="warning", text=self._warnings.pop()))
             yield
         finally:
             self._running -= 1
@@ -189,7 +190,11 @@ class FileRecorder:
                 self._unavailable = cwd
                 raise
             self._saved = None
-            self._interrupted += record_interrupted_calls(self._snapshots, session)
+            branch = self._writer.branch.name
+            if not store.is_private and was_private(session.tree, branch):
+                where = f"branch {branch!r} worked in a private folder, which {get_home()} does not have"
+                self._warnings.append(f"{where}; its agent now changes the files in {store.folder}")
+            self._warnings += record_interrupted_calls(self._snapshots, session)
         return self._snapshots
 
     def _report(self, loop: asyncio.AbstractEventLoop, done: int, total: int) -> None:

@@ -200,6 +200,12 @@ def list_folders(tree: Tree, branch: str) -> list[str]:
     return list(dict.fromkeys(record.folder for record in ordered))
 
 
+def was_private(tree: Tree, branch: str) -> bool:
+    """Return whether the agent on a branch changed files of a private folder last."""
+    found = (record for item in reversed(tree.items) if (record := _parse_item(item, tree)) is not None)
+    return next((record.is_private for record in found if record.branch == branch), False)
+
+
 def count_changed_files(items: Iterable[Entry | Chain], tree: Tree) -> Counter[EntryId]:
     """Return how many files the agent changed, by the entry that the records among `items` belong to."""
     counts: Counter[EntryId] = Counter()

@@ -17,7 +17,7 @@ from secrets import token_hex
 from time import time
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.config import FileSettings, load_config
 from sessiontree.files.file_records import FilesLog
@@ -93,14 +93,20 @@ def find_folder_of_path(path: str) -> PrivateFolder | None:
 
 
 def list_private_folders(session: str | None = None) -> list[PrivateFolder]:
-    """Return all private folders, or those of one session."""
+    """Return all private folders, or those of one session. One with a damaged marker is not listed."""
     found: list[PrivateFolder] = []
-    with suppress(FileNotFoundError):
-        for name in sorted(os.listdir(get_folders_root())):
-            folder = _read_marker(os.path.join(get_folders_root(), name))
+    for root in _list_roots():
+        with suppress(SnapshotError):
+            folder = _read_marker(root)
             if folder is not None and session in (None, folder.session):
                 found.append(folder)
     return found
+
+
+def _list_roots() -> list[str]:
+    with suppress(FileNotFoundError):
+        return [os.path.join(get_folders_root(), name) for name in sorted(os.listdir(get_folders_root()))]
+    return []
 
 
 def open_snapshot_store(folder: str) -> SnapshotStore:
@@ -252,14 +258,25 @@ def _write_marker(root: str, folder: PrivateFolder) -> None:
 
 
 def _read_marker(root: str) -> PrivateFolder | None:
+    """Read the marker of a private folder; `None` if there is none. Raises `SnapshotError` if it is damaged.
+
+    The folder is where the marker is: the home may have been moved since. To take a damaged marker for no folder would
+    let the agent change the shared files.
+    """
+    marker = os.path.join(root, MARKER)
     try:
-        with open(os.path.join(root, MARKER), "rb") as file:
+        with open(marker, "rb") as file:
             wire: Any = json.load(file)
         folder = PrivateFolder(**wire)
-    except (OSError, ValueError, TypeError):
+        name = os.path.basename(folder.path)
+        is_sound = check_object_id(folder.commit) and check_object_id(folder.tree) and folder.method in METHODS
+        if is_sound and name not in ("", os.curdir, os.pardir):
+            return structs.replace(folder, path=os.path.join(root, FILES, name))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    is_sound = check_object_id(folder.commit) and check_object_id(folder.tree) and folder.method in METHODS
-    return folder if is_sound and folder.root == root else None
+    except (OSError, ValueError, TypeError) as error:
+        raise SnapshotError(f"cannot read {marker}, which names a private folder: {error}") from error
+    raise SnapshotError(f"{marker}, which names a private folder, is damaged; move {root} away to stop using it")
 
 
 # Making the files
@@ -312,8 +329,9 @@ def _make_frozen(store: SnapshotStore, tree: str) -> str:
 
 
 def _remove_unused_checkouts() -> None:
-    used = {_get_frozen(folder.key, folder.tree) for folder in list_private_folders()}
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, SnapshotError):  # a damaged marker may name any of them
+        folders = [folder for root in _list_roots() if (folder := _read_marker(root)) is not None]
+        used = {_get_frozen(folder.key, folder.tree) for folder in folders}
         for name in os.listdir(os.path.join(get_folders_root(), FROZEN)):
             path = os.path.join(get_folders_root(), FROZEN, name)
             if os.path.isdir(path) and path not in used and time() - os.stat(path).st_atime > KEEP_SECONDS:
