@@ -126,6 +126,26 @@ def say(role: str, content: Any = None, **fields: Any) -> Message:
     return Message({"role": role, **({} if content is None else {"content": content}), **fields})
 
 
+MESSAGES_AND_FAILURES = [
+    (say("user", "hi"), False),
+    (say("assistant", "fine", stopReason="stop"), False),
+    (say("assistant", "cut", stopReason="length"), False),
+    (say("assistant", "half", stopReason="aborted"), True),
+    (say("assistant", "", stopReason="error"), True),
+    (say("assistant", "", stopReason="error", errorMessage="overloaded"), True),
+    (say("assistant", "", errorMessage="overloaded"), True),
+    (say("toolResult", "text", toolCallId="c1", toolName="read"), False),
+    (say("toolResult", "text", toolCallId="c1", toolName="read", isError=False), False),
+    (say("toolResult", "gone", toolCallId="c1", toolName="read", isError=True), True),
+    (say("bashExecution", command="make", output="", exitCode=0), False),
+    (say("bashExecution", command="make", output="", exitCode=2), True),
+    (say("bashExecution", command="make", output="", cancelled=True), True),
+    (say("bashExecution", command="make", output=""), False),
+    (say("pythonExecution", code="1 / 0", output="", exitCode=1), True),
+]
+"""Messages, and whether every reader shows them as failed."""
+
+
 def header(**fields: Any) -> dict[str, Any]:
     return {"type": "session", "version": 3, "id": "s", "timestamp": TIME, "cwd": "/project", **fields}
 

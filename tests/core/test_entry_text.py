@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from sessiontree.core.context import build_context
-from sessiontree.core.entries import BranchSummary, Compaction, ContextEdit, CustomMessage, Message, ModelChange
+from sessiontree.core.entries import BranchSummary, Compaction, ContextEdit, CustomMessage, ModelChange
 from sessiontree.core.entry_text import (
     VisibleEntries,
     build_full_text,
@@ -21,7 +21,6 @@ from sessiontree.core.entry_text import (
     get_body_text,
     get_result_diff,
     get_speaker,
-    has_failed,
 )
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from tests.builders import entry, grow, say
@@ -227,20 +226,6 @@ def test_a_command_of_the_user_is_described_by_its_end(fields, facts, has_failed
     described = describe_execution({"code": "1 + 1", "output": "2", **fields})
 
     assert described == ("1 + 1", "2", facts, has_failed)
-
-
-@pytest.mark.parametrize(
-    ("body", "failed"),
-    [
-        (assistant("fine"), False),
-        (Message({"role": "assistant", "content": [], "errorMessage": "overloaded"}), True),
-        (tool_result("c1", "read", "gone", error=True), True),
-        (tool_result("c1", "read", "text"), False),
-        (ModelChange(provider="a", model="b"), False),
-    ],
-)
-def test_errors_of_models_and_tools_are_failures(body, failed: bool) -> None:
-    assert has_failed(body) is failed
 
 
 @pytest.mark.parametrize(

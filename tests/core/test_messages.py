@@ -25,6 +25,7 @@ from sessiontree.core.messages import (
     get_model,
     get_role,
     get_tool_calls,
+    has_failed,
     is_complete,
     is_failed_turn,
     is_ready,
@@ -35,6 +36,7 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
+from tests.builders import MESSAGES_AND_FAILURES
 from tests.strategies import json_values
 
 NOTHING_SPENT = {
@@ -523,3 +525,8 @@ def test_only_a_plain_dict_of_a_common_role_is_ready():
 @given(json_values)
 def test_an_arbitrary_value_is_not_ready(value):
     assert not is_ready(value)
+
+
+@pytest.mark.parametrize(("body", "failed"), MESSAGES_AND_FAILURES)
+def test_stopped_answers_and_errors_of_models_tools_and_commands_are_failures(body, failed):
+    assert has_failed(body.message) is failed

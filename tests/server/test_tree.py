@@ -11,6 +11,7 @@ import sessiontree as st
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import build_bash_execution, build_image_block
 from sessiontree.core.outline import build_outline
+from tests.builders import MESSAGES_AND_FAILURES
 from tests.server.conftest import ServerEnv
 
 
@@ -211,6 +212,20 @@ async def test_a_path_marks_failed_tools_and_commands(env: ServerEnv, client: ht
     rows = (await client.get(f"/api/sessions/{id}/path")).json()["entries"]
 
     assert [row.get("failed") for row in rows[-5:]] == [True, None, True, None, True]
+
+
+async def test_trees_and_paths_mark_the_same_messages_as_failed(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
+    with st.open(id) as session:
+        start = len(session.head.path())
+        session.head.extend([body for body, _ in MESSAGES_AND_FAILURES])
+
+    tree = (await client.get(f"/api/sessions/{id}/tree", params={"filter": "all"})).json()["entries"]
+    path = (await client.get(f"/api/sessions/{id}/path")).json()["entries"]
+
+    failures = [failed for _, failed in MESSAGES_AND_FAILURES]
+    assert [row["failed"] for row in tree][start:] == failures
+    assert [row.get("failed", False) for row in path][start:] == failures
 
 
 async def test_the_html_of_a_session_has_no_active_content(env: ServerEnv, client: httpx.AsyncClient) -> None:

@@ -23,6 +23,7 @@ from sessiontree.tui.screens.tree_screen import (
     render_context,
     render_entry,
 )
+from tests.builders import MESSAGES_AND_FAILURES
 from tests.tui.test_tree_view import OpenTree, create_two_branches
 
 
@@ -219,6 +220,16 @@ async def test_failed_answers_calls_and_commands_are_marked_in_their_rows():
     async with OpenTree(session) as tree:
         rows = tree.read_rows()
         assert [row.strip() for row in rows if "✗" in row] == ["• ✗ [bash: false]"]
+
+
+async def test_the_rows_of_failed_messages_have_the_sign_for_failures():
+    session = st.memory()
+    session.head.extend([body for body, _ in MESSAGES_AND_FAILURES])
+
+    async with OpenTree(session) as tree:
+        tree.view.action_filter("all")
+        await tree.wait_until_idle()
+        assert ["✗" in row for row in tree.read_rows()] == [failed for _, failed in MESSAGES_AND_FAILURES]
 
 
 @pytest.mark.parametrize(("width", "height", "rows"), [(80, 24, 14), (120, 40, 17), (200, 50, 22), (60, 10, 3)])

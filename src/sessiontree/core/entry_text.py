@@ -33,6 +33,7 @@ from sessiontree.core.messages import (
     extract_text,
     get_role,
     get_tool_calls,
+    has_failed,
     is_failed_turn,
     is_list,
     is_object,
@@ -207,11 +208,11 @@ class ExecutionText(NamedTuple):
 
 def describe_execution(message: JsonObject) -> ExecutionText:
     """Return the words for a message of a shell or Python command."""
-    code, cancelled = message.get("exitCode"), message.get("cancelled") is True
+    code = message.get("exitCode")
     path = coerce_string(message.get("fullOutputPath"))
     facts = (
         f"exit code {coerce_number(code):g}" if code is not None else "",
-        "cancelled" if cancelled else "",
+        "cancelled" if message.get("cancelled") is True else "",
         (f"truncated; full output in {path}" if path else "truncated") if message.get("truncated") is True else "",
         NOT_SENT if message.get("excludeFromContext") is True else "",
     )
@@ -219,20 +220,8 @@ def describe_execution(message: JsonObject) -> ExecutionText:
         command=coerce_string(message.get("command")) or coerce_string(message.get("code")),
         output=coerce_string(message.get("output")),
         facts=tuple(filter(None, facts)),
-        has_failed=cancelled or (code is not None and coerce_number(code) != 0),
+        has_failed=has_failed(message),
     )
-
-
-def has_tool_failed(message: JsonObject) -> bool:
-    """Return whether the message of a tool or of a command reports an error."""
-    return message.get("isError") is True or describe_execution(message).has_failed
-
-
-def has_failed(body: Body) -> bool:
-    """Return whether an entry reports an error of a model, a tool or a command."""
-    if not isinstance(body, Message):
-        return False
-    return bool(get_error_text(body)) or has_tool_failed(body.message)
 
 
 def get_error_text(body: Body) -> str:

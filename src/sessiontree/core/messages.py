@@ -329,6 +329,17 @@ def is_failed_turn(message: JsonObject) -> bool:
     return message.get("role") == "assistant" and get_stop_reason(message) in ABNORMAL_STOPS
 
 
+def has_failed(message: JsonObject) -> bool:
+    """Return whether a message reports an answer, a tool call or a command that failed or was stopped."""
+    return (
+        is_failed_turn(message)
+        or bool(coerce_string(message.get("errorMessage")))
+        or message.get("isError") is True
+        or message.get("cancelled") is True
+        or coerce_number(message.get("exitCode")) != 0
+    )
+
+
 def describe_shortcoming(message: JsonObject) -> str | None:
     """Return why the last assistant message is not a complete answer, or `None` if it is."""
     if get_stop_reason(message) == "length" or get_stop_reason(message) in ABNORMAL_STOPS:

@@ -260,7 +260,7 @@ class TreeRow(ResponseModel, frozen=True, kw_only=True):
     active: bool
     """Whether the entry is on the path to the current leaf."""
     failed: bool = False
-    """Whether a model, a tool or a command failed."""
+    """Whether an answer, a tool call or a command failed or was stopped."""
 
 
 class TreePage(ResponseModel, frozen=True, kw_only=True):
@@ -317,7 +317,7 @@ class PathRow(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
     tools: list[ToolUse] | UnsetType = UNSET
     error: Text | UnsetType = UNSET
     failed: bool | UnsetType = UNSET
-    """Whether a tool or command failed."""
+    """Whether an answer, a tool call or a command failed or was stopped."""
     tool: Annotated[str, Meta(examples=["read"])] | UnsetType = UNSET
     """The tool of a tool result."""
     author: Annotated[str, Meta(examples=["anna"])] | UnsetType = UNSET

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.core.entries import Entry, EntryId, Problem, read_raws, shorten_to_line
-from sessiontree.core.entry_text import format_entry, get_error_text, has_failed
-from sessiontree.core.messages import get_entry_role
+from sessiontree.core.entries import Entry, EntryId, Message, Problem, read_raws, shorten_to_line
+from sessiontree.core.entry_text import format_entry, get_error_text
+from sessiontree.core.messages import get_entry_role, has_failed
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.core.problems import ProblemScan
 from sessiontree.core.sanitize import escape_line
@@ -155,7 +155,7 @@ class OpenSession:
                 get_entry_role(decoded),
                 decoded.timestamp,
                 format_entry(decoded) or shorten_to_line(get_error_text(decoded.body)),
-                has_failed(decoded.body),
+                isinstance(decoded.body, Message) and has_failed(decoded.body.message),
             )
         return preview
 

@@ -13,8 +13,7 @@ from statistics import median
 from typing import NamedTuple, TypedDict
 
 from sessiontree.core.entries import Message
-from sessiontree.core.entry_text import has_failed
-from sessiontree.core.messages import get_model, get_role, list_usages, sum_usage
+from sessiontree.core.messages import get_model, get_role, has_failed, list_usages, sum_usage
 from sessiontree.core.tree import Tree
 from sessiontree.library.index.session_summary import SessionSummary
 
@@ -63,7 +62,7 @@ def list_answers(tree: Tree) -> Iterator[AnswerUsage]:
             tokens=sum(one.tokens for one in sums),
             cost=sum(one.cost for one in sums),
             seconds=_measure_seconds(before, entry.timestamp),
-            failed=has_failed(body),
+            failed=has_failed(body.message),
         )
 
 

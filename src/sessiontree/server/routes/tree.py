@@ -26,7 +26,7 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, get_body_text, has_tool_failed
+from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, get_body_text
 from sessiontree.core.messages import (
     assistant,
     coerce_string,
@@ -36,6 +36,7 @@ from sessiontree.core.messages import (
     get_model,
     get_role,
     get_tool_calls,
+    has_failed,
     is_object,
     iter_blocks,
     list_usages,
@@ -492,7 +493,7 @@ def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[
         thinking=thinking or UNSET,
         tools=uses or UNSET,
         error=coerce_string(message.get("errorMessage")) or UNSET,
-        failed=has_tool_failed(message) or UNSET,
+        failed=has_failed(message) or UNSET,
         tool=coerce_string(message.get("toolName")) or UNSET,
         author=coerce_string(message.get("author")) or UNSET,
         versions=_find_versions(opened, entry, preview.role) or UNSET,

@@ -26,9 +26,9 @@ from textual.strip import Strip
 from textual.worker import Worker
 
 from sessiontree.core import entries
-from sessiontree.core.entries import EntryId, JsonObject
+from sessiontree.core.entries import EntryId
 from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
-from sessiontree.core.messages import get_role, is_failed_turn
+from sessiontree.core.messages import has_failed
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.outline_window import survey_window
@@ -448,7 +448,7 @@ class TreeView(ScrollView, can_focus=True):
         return text
 
     def _is_failed(self, id: EntryId) -> bool:
-        """Return whether an answer, a tool call or a shell command failed."""
+        """Return whether the row of an entry has the sign for failures."""
         failed = self._failures.get(id)
         if failed is None:
             if len(self._failures) >= TEXT_CACHE_SIZE:
@@ -542,19 +542,6 @@ class TreeView(ScrollView, can_focus=True):
             self._branch_names = self.outline.find_branches(self._session.heads)
             self._hidden_branch_names = self.outline.find_hidden_branches(self._session.heads)
             self._active_row, self._hidden_active_row = self.outline.active, self.outline.active_hidden
-
-
-def has_failed(message: JsonObject) -> bool:
-    """Return whether a message is a failed answer, tool result or shell command."""
-    match get_role(message):
-        case "assistant":
-            return is_failed_turn(message)
-        case "toolResult":
-            return message.get("isError") is True
-        case "bashExecution" | "pythonExecution":
-            return message.get("exitCode") not in (None, 0)
-        case _:
-            return False
 
 
 def _shorten_name(name: str) -> str:
