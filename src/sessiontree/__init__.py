@@ -45,9 +45,9 @@ _MODULES = {
         "ToolOutput",
         "tool",
     ),
+    "sessiontree.agent.sandbox": ("clean_environment",),
     "sessiontree.agent.tools": ("builtin_tools",),
     "sessiontree.agent.tools.bash_tool": ("CommandError",),
-    "sessiontree.agent.tools.command_environment": ("clean_environment",),
     "sessiontree.agent.tracing": ("trace",),
     "sessiontree.branch_comparison": (
         "BranchStats",

@@ -14,6 +14,7 @@ from sessiontree.agent.permissions import PermissionAnswer as PermissionAnswer
 from sessiontree.agent.permissions import PermissionQuestion as PermissionQuestion
 from sessiontree.agent.permissions import Permissions as Permissions
 from sessiontree.agent.run_writer import UnsavedMessages as UnsavedMessages
+from sessiontree.agent.sandbox import clean_environment as clean_environment
 from sessiontree.agent.structured_output import InvalidOutput as InvalidOutput
 from sessiontree.agent.system_prompt import build_coding_prompt as build_coding_prompt
 from sessiontree.agent.tool import Tool as Tool
@@ -23,7 +24,6 @@ from sessiontree.agent.tool import ToolOutput as ToolOutput
 from sessiontree.agent.tool import tool as tool
 from sessiontree.agent.tools import builtin_tools as builtin_tools
 from sessiontree.agent.tools.bash_tool import CommandError as CommandError
-from sessiontree.agent.tools.command_environment import clean_environment as clean_environment
 from sessiontree.agent.tracing import trace as trace
 from sessiontree.branch_comparison import METRICS as METRICS
 from sessiontree.branch_comparison import BranchStats as BranchStats

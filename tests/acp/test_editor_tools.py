@@ -12,8 +12,7 @@ from acp.exceptions import RequestError
 from acp.schema import ClientCapabilities, HttpMcpServer
 
 from sessiontree.acp import editor_tools
-from sessiontree.acp.editor_client import EditorClient
-from sessiontree.acp.editor_servers import convert_server
+from sessiontree.acp.editor_client import EditorClient, convert_server
 from sessiontree.acp.editor_tools import route_tools
 from sessiontree.agent.tool import ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools import builtin_tools

@@ -40,8 +40,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from sessiontree import config
 from sessiontree._version import __version__
-from sessiontree.acp.editor_client import EditorClient
-from sessiontree.acp.editor_servers import McpServerRequest, build_mcp_capabilities
+from sessiontree.acp.editor_client import EditorClient, McpServerRequest, build_mcp_capabilities
 from sessiontree.acp.editor_session import EditorOptions, EditorSession
 from sessiontree.acp.prompt_content import ContentBlock
 from sessiontree.acp.stdio_transport import StdioTransport, claim_stdio

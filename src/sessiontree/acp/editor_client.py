@@ -1,27 +1,36 @@
-"""The editor on the other side: what it can do, and the requests to it."""
+"""The editor on the other side: what it can do, the MCP servers that it passes, and the requests to it."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, TypeAlias
 
 from acp.connection import Connection
 from acp.exceptions import RequestError
 from acp.meta import CLIENT_METHODS
 from acp.schema import (
+    AcpMcpServer,
     AllowedOutcome,
     ClientCapabilities,
     CreateTerminalResponse,
+    HttpMcpServer,
+    McpServerStdio,
     ReadTextFileResponse,
     RequestPermissionResponse,
+    SseMcpServer,
     TerminalOutputResponse,
     WaitForTerminalExitResponse,
 )
 from pydantic import ValidationError
 
+from sessiontree.agent.mcp_client.server_specs import EDITOR_ORIGIN, McpServer
+from sessiontree.config import McpServerSettings
 from sessiontree.core.entries import JsonObject
-from sessiontree.errors import SessionTreeError
+from sessiontree.core.sanitize import escape_line
+from sessiontree.errors import InvalidOperation, SessionTreeError
 
 _log = logging.getLogger(__name__)
 
@@ -107,3 +116,34 @@ class EditorClient:
             raise EditorError(f"the answer of the editor to {method} is invalid") from error
         except ConnectionError as error:
             raise EditorError("the editor is gone") from error
+
+
+McpServerRequest: TypeAlias = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
+MAX_NAME_LENGTH = 40
+"""The maximum length of a server name, which is part of the names of its tools."""
+
+
+def build_mcp_capabilities() -> JsonObject:
+    """Return what kinds of servers an editor may pass, besides those on standard input and output."""
+    return {"http": find_spec("mcp") is not None}
+
+
+def convert_server(request: McpServerRequest) -> McpServer:
+    """Return the server that an editor describes. Raises `InvalidOperation`."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+|[_.]{2,}", "-", request.name).lstrip("-_.")[:MAX_NAME_LENGTH].rstrip("-_.")
+    if not name:
+        raise InvalidOperation(f"{escape_line(request.name)!r} cannot be the name of an MCP server")
+    match request:
+        case McpServerStdio():
+            settings = McpServerSettings(
+                command=request.command,
+                args=tuple(request.args),
+                env={variable.name: variable.value for variable in request.env},
+            )
+        case HttpMcpServer() if re.match("https?://", request.url):
+            settings = McpServerSettings(
+                url=request.url, headers={header.name: header.value for header in request.headers}
+            )
+        case _:
+            raise InvalidOperation("only servers on standard input and output and with streamable HTTP are supported")
+    return McpServer(name=name, settings=settings, origin=EDITOR_ORIGIN, is_trusted=False)

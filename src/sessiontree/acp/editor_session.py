@@ -12,8 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from sessiontree.acp.editor_client import EditorClient, EditorError
-from sessiontree.acp.editor_servers import McpServerRequest, convert_server
+from sessiontree.acp.editor_client import EditorClient, EditorError, McpServerRequest, convert_server
 from sessiontree.acp.editor_tools import route_tools
 from sessiontree.acp.prompt_content import ContentBlock, PromptContent, attach, read_prompt
 from sessiontree.acp.session_options import SessionOptions

@@ -17,9 +17,9 @@ from functools import partial
 from io import BytesIO
 
 from sessiontree.acp.editor_client import EditorClient, EditorError, EditorRefusal
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolFunction, ToolOutput
 from sessiontree.agent.tools.bash_tool import BashArguments, CommandResult, build_bash_output
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.file_access import (
     SNIFF_BYTES,
     detect_image_type,

@@ -39,7 +39,7 @@ from sessiontree.core.entries import Body, Custom, Entry, EntryId, JsonObject, M
 from sessiontree.core.messages import convert_for_model, get_role, get_tool_calls, is_object
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation
 from sessiontree.library.catalog import fork
-from sessiontree.model.adapter.cost import build_usage
+from sessiontree.model.adapter.conversion import build_usage
 from sessiontree.session import Item, Session
 
 RECORD_TYPE = "pydantic-ai.conversation"

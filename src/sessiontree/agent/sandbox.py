@@ -1,8 +1,9 @@
-"""Sandboxes: keep commands of agents from reading the secrets of the server.
+"""Sandboxes: keep commands of agents from reading the secrets of the server, in files or in the environment.
 
 There are two kinds. Bubblewrap (`bwrap`) gives a command its own view of the file system and of processes. If the
 server runs as root, commands can run as another user who cannot read its files. Each kind is tested before it is used:
-it may be installed and not work.
+it may be installed and not work. With or without a sandbox, commands get no variables with API keys and passwords: the
+output of commands goes to the session and to the model.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 import sessiontree
+from sessiontree.config import Config
 from sessiontree.errors import SessionTreeError
 from sessiontree.home import get_home, is_below
 from sessiontree.library.session_files import get_sessions_folder
@@ -237,3 +239,36 @@ def _find_own_code() -> set[str]:
 
 def _build_hiding_mount(path: str) -> list[str]:
     return ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]
+
+
+PASSED_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "TZ", "TMPDIR"),
+        *("LANG", "LANGUAGE", "SESSIONTREE_HOME"),
+        # Paths of programs and of their files.
+        *("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
+        *("XDG_RUNTIME_DIR", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYENV_ROOT", "PYTHONPATH"),
+        *("NVM_DIR", "NODE_PATH", "GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "JAVA_HOME", "ANDROID_HOME"),
+        *("HOMEBREW_PREFIX", "MANPATH", "INFOPATH", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
+        # Certificates of trusted servers.
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+        *("NO_PROXY", "no_proxy"),
+    }
+)
+"""Variables that every command gets. `SSH_AUTH_SOCK` is not one of them: it allows signing in as the user."""
+PROXY_VARIABLES = frozenset(f"{name}_PROXY" for name in ("HTTP", "HTTPS", "FTP", "ALL"))
+"""Proxy variables, in upper or lower case. Commands get them unless they contain a password."""
+
+
+def clean_environment(settings: Config | None = None) -> dict[str, str]:
+    """Return the environment variables for a command."""
+    settings = Config() if settings is None else settings
+    return {name: value for name, value in os.environ.items() if _is_passed(name, value, settings)}
+
+
+def _is_passed(name: str, value: str, settings: Config) -> bool:
+    if settings.find_secret_reason(name) is not None:
+        return False
+    if name.upper() in PROXY_VARIABLES:
+        return "@" not in value
+    return name in PASSED_VARIABLES or name.startswith("LC_") or name in settings.tools.environment

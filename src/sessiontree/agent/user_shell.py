@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from sessiontree.agent.run_writer import BackgroundWriter
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tools.bash_tool import CommandError, CommandResult, run_command
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.config import Config
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, build_bash_execution

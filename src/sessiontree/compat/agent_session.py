@@ -12,9 +12,8 @@ from sessiontree.agent.agent_input import resolve_tools
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.tool import Tool
-from sessiontree.compat.session_entry import SessionEntry, translate_entry, use_short_ids
+from sessiontree.compat.session_entry import SessionEntry, SessionTreeNode, translate_entry, use_short_ids
 from sessiontree.compat.session_manager import SessionManager, get_location
-from sessiontree.compat.tree_nodes import SessionTreeNode
 from sessiontree.core.entries import Compaction, CustomMessage, EntryId
 from sessiontree.core.operation_plans import plan_move
 from sessiontree.extensions.api import ExtensionApi, UiRegistry

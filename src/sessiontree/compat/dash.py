@@ -16,9 +16,17 @@ from msgspec import Struct
 
 from sessiontree.agent.tool import Tool
 from sessiontree.branch_comparison import Comparison
-from sessiontree.compat.session_entry import TOOL_MESSAGE, SessionEntry, use_short_ids
+from sessiontree.compat.session_entry import (
+    TOOL_MESSAGE,
+    SessionEntry,
+    SessionTreeNode,
+    build_nodes,
+    find_entry,
+    list_children,
+    list_path,
+    use_short_ids,
+)
 from sessiontree.compat.session_manager import get_location
-from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
 from sessiontree.core.entries import AgentAction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import assistant, get_answered_call, get_tool_calls, system, tool_result, user
 from sessiontree.errors import InvalidOperation, NotFound

@@ -33,9 +33,8 @@ from sessiontree.compat.hook_api import (
     SessionTreePreparation,
     translate_preparation,
 )
-from sessiontree.compat.session_entry import SessionEntry, translate_entry
+from sessiontree.compat.session_entry import SessionEntry, SessionTreeNode, translate_entry
 from sessiontree.compat.session_manager import SessionManager
-from sessiontree.compat.tree_nodes import SessionTreeNode
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import plan_compaction
 from sessiontree.core.context import build_context as build_tree_context

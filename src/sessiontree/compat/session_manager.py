@@ -7,8 +7,16 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from sessiontree.compat.session_entry import SessionEntry, translate_entry, use_short_ids
-from sessiontree.compat.tree_nodes import SessionTreeNode, build_nodes, find_entry, list_children, list_path
+from sessiontree.compat.session_entry import (
+    SessionEntry,
+    SessionTreeNode,
+    build_nodes,
+    find_entry,
+    list_children,
+    list_path,
+    translate_entry,
+    use_short_ids,
+)
 from sessiontree.core.context import Context
 from sessiontree.core.entries import (
     Body,

@@ -1,20 +1,28 @@
 """Tree rows: the entries of a tree as a stream of flat records, in drawing order.
 
 Nothing is laid out in advance: the first rows are there at once, and memory does not grow with the number of rows.
-`core.tree_drawing` adds connectors. `core.outline` is for front ends that jump between rows.
+`core.tree_drawing` adds connectors. `core.outline` is for front ends that jump between rows; if a tree takes long to
+survey as a whole, they lay out the shape of the entries around a place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from msgspec import Struct
 
 from sessiontree.core.entries import BOOKKEEPING_TYPES, Entry, EntryId, LinePreview, read_raws
 from sessiontree.core.entry_text import format_entry, format_message_text
 from sessiontree.core.message_views import MessagePreview
-from sessiontree.core.outline import FILTER_TABLES, KIND_BOOKKEEPING, KIND_OTHER, KIND_TOOL_CALL, classify_message
+from sessiontree.core.outline import (
+    FILTER_TABLES,
+    KIND_BOOKKEEPING,
+    KIND_OTHER,
+    KIND_TOOL_CALL,
+    TreeShape,
+    classify_message,
+)
 from sessiontree.core.problems import ProblemScan
 from sessiontree.core.tree import Span, SpanWalk, Tree
 
@@ -262,3 +270,30 @@ def _skip_spans(tree: Tree, leaf: EntryId | None, start: EntryId | None) -> Iter
         span = next(span for span in spans if span.first <= index < span.first + len(span))
         yield span.cut(index - span.first, len(span))
     yield from spans
+
+
+def survey_window(tree: Tree, leaf: EntryId | None, around: EntryId | None, entries: int) -> TreeShape:
+    """Survey about `entries` entries in drawing order, half of them before `around`. Only these are decoded.
+
+    An entry whose parent is before the window is a root of the shape.
+    """
+    place = find_place(tree, leaf, around)
+    first = max(0, place - entries // 2)
+    spans = list(iter_spans(tree, leaf, first, first + entries))
+    found = list(chain.from_iterable(span.iter_entries() for span in spans))
+    walk = SpanWalk(tree, leaf)
+    shape = TreeShape(tree, None)
+    shape.ids = [entry.id for entry in found]
+    shape.positions = {id: position for position, id in enumerate(shape.ids)}
+    for id in shape.ids:
+        parent = tree.parent(id)
+        shape.parent_positions.append(-1 if parent is None else shape.positions.get(parent, -1))
+        if walk.is_on_path(tree.get_index(id)):
+            shape.path.add(id)
+    shape.leaf = leaf if leaf in shape.positions else None
+    shape.kinds = bytearray(len(found))
+    order = sorted(range(len(found)), key=[entry.line for entry in found].__getitem__)
+    for position, raw in zip(order, read_raws(map(found.__getitem__, order)), strict=True):
+        entry = found[position]
+        shape.kinds[position] = get_kind(entry, decode_message(entry, raw)[1])
+    return shape

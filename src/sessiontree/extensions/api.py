@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tool import Tool, tool
 from sessiontree.agent.tools.bash_tool import CommandResult, run_command
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError

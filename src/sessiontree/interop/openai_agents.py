@@ -9,7 +9,6 @@ from sessiontree.core.entries import Custom, EntryId, JsonObject, Message
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, complete_usage, is_object
 from sessiontree.format.codec import COPIED_FROM
-from sessiontree.interop.api_messages import ApiMessages, group_items
 from sessiontree.interop.base import (
     Conversation,
     ConversationBuilder,
@@ -20,6 +19,7 @@ from sessiontree.interop.base import (
     read_json,
 )
 from sessiontree.interop.branches import choose_branch_name
+from sessiontree.interop.message_lists import ApiMessages, group_items
 from sessiontree.interop.row_recorder import RowRecorder
 
 NAME = "openai-agents"

@@ -1,12 +1,13 @@
 """`sessiontree mcp serve`: the tools and resources of `SessionAccess` over the MCP SDK, on standard input and output.
 
-Tools that write are registered only if the user allows writing, so that a client does not even see them.
+Tools that write are registered only if the user allows writing, so that a client does not even see them. Results are
+text that a model reads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
@@ -16,17 +17,9 @@ from pydantic import Field
 
 from sessiontree._version import __version__
 from sessiontree.core.entries import JsonObject
+from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.core.sanitize import replace_unencodable, replace_unencodable_texts
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.mcp_server.result_text import (
-    format_branches,
-    format_change,
-    format_comparison,
-    format_entry_page,
-    format_matches,
-    format_path,
-    format_sessions,
-)
 from sessiontree.mcp_server.session_access import MAX_LIMIT, SessionAccess, redact_error
 
 INSTRUCTIONS = """\
@@ -183,3 +176,84 @@ def _read(function: Callable[..., JsonObject], *arguments: Any) -> JsonObject:
         raise ResourceNotFoundError(replace_unencodable(redact_error(error))) from error
     except (SessionTreeError, OSError) as error:
         raise ResourceError(replace_unencodable(redact_error(error))) from error
+
+
+def format_matches(page: JsonObject) -> str:
+    lines: list[str] = []
+    for item in page["matches"]:
+        where = f"branch {item['branch']}" if item["branch"] else "no branch"
+        seen = "in context" if item["inContext"] else "not in context"
+        name = f" {item['name']!r}" if item["name"] else ""
+        lines.append(f"session {item['session']}{name}, entry {item['entry']}, {item['role']}, {item['time']}")
+        lines.append(f"  {where}, {seen}: {item['snippet']}")
+    return _join(lines or ["no matches"], page)
+
+
+def format_sessions(page: JsonObject) -> str:
+    lines: list[str] = []
+    for item in page["sessions"]:
+        name = f" {item['name']!r}" if item["name"] else ""
+        counts = f"{pluralize(item['messages'], 'message')}, {pluralize(item['branches'], 'branch', 'branches')}"
+        program = f", from {item['program']}" if item["program"] else ""
+        damage = f", damaged: {item['damage']}" if item["damage"] else ""
+        lines.append(f"{item['session']}{name}, modified {item['modified']}, {counts}{program}{damage}")
+        if item["firstMessage"]:
+            lines.append(f"  {item['firstMessage']}")
+    return _join(lines or ["no sessions"], page)
+
+
+def format_branches(page: JsonObject) -> str:
+    lines = [f"session {page['session']}"]
+    for item in page["branches"]:
+        marks = [word for word in ("current", "archived") if item[word]]
+        facts = [*marks, f"head {item['head'] or 'root'}", pluralize(item["entries"], "entry", "entries")]
+        lines.append(f"branch {item['name']}: {', '.join(facts)}")
+    lines += [f"leaf without a branch: {item['leaf']}" for item in page["unnamedLeaves"]]
+    lines += [f"label {item['label']}: entry {item['entry']}" for item in page["labels"]]
+    return "\n".join(lines)
+
+
+def format_path(page: JsonObject) -> str:
+    lines = [f"session {page['session']}, path to {page['place']}"]
+    if page["earlier"] is not None:
+        count = pluralize(page["earlierEntries"], "earlier entry", "earlier entries")
+        lines.append(f"[{count}: read_path with place={page['earlier']}]")
+    for item in page["entries"]:
+        marks = "" if item["inContext"] else ", not in context"
+        label = f" [{item['label']}]" if "label" in item else ""
+        lines.append(f"--- {item['role']} {item['entry']}{label} {item['time']}{marks}")
+        lines.append(item["text"])
+        if "cutOffAt" in item:
+            lines.append(f"[cut off at {item['cutOffAt']} of {item['length']} characters: read_entry shows all]")
+    return "\n".join(lines)
+
+
+def format_entry_page(page: JsonObject) -> str:
+    lines = [f"--- {page['role']} {page['entry']} {page['time']}, {page['length']} characters", page["text"]]
+    if page["nextOffset"] is not None:
+        lines.append(f"[more: offset={page['nextOffset']}]")
+    return "\n".join(lines)
+
+
+def format_comparison(page: JsonObject) -> str:
+    lines = [f"since their common ancestor {page['commonAncestor'] or 'root'}"]
+    for item in page["branches"]:
+        facts = [
+            pluralize(item["entryCount"], "entry", "entries"),
+            pluralize(item["toolCalls"], "tool call"),
+            pluralize(item["errors"], "error"),
+            f"{item['totalTokens']} tokens",
+            format_dollars(item["totalCost"]),
+        ]
+        lines.append(f"{item['name']}: {', '.join(facts)}")
+    lines.append(f"winner: {page['winner']}" if page["winner"] else f"no winner: {page['reason']}")
+    return "\n".join(lines)
+
+
+def format_change(page: JsonObject) -> str:
+    return ", ".join(f"{key} {value}" for key, value in page.items() if value is not None)
+
+
+def _join(lines: Iterable[str], page: JsonObject) -> str:
+    more = [] if page["nextOffset"] is None else [f"[more: offset={page['nextOffset']}]"]
+    return "\n".join([*lines, *more])

@@ -407,7 +407,7 @@ async def test_a_list_without_an_end_is_cut_off_with_a_warning() -> None:
 async def test_a_body_over_the_limit_is_not_read_to_its_end(
     headers: dict[str, str], body: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.agent.mcp_client.http_limits.MAX_MESSAGE_BYTES", 1 << 20)
+    monkeypatch.setattr("sessiontree.agent.mcp_client.server_connection.MAX_MESSAGE_BYTES", 1 << 20)
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

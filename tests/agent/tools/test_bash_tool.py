@@ -17,10 +17,10 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output_limits as limits
 from sessiontree.agent.tools.bash_tool import CommandError, run_command
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
 from sessiontree.config import Config, ModelSettings, ToolSettings
 from sessiontree.core.messages import ToolCall

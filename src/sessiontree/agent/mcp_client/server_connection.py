@@ -1,7 +1,8 @@
 """One MCP server: connect when it is needed, call it, and connect again after it died.
 
 A task of its own holds each connection open, because the SDK must open and close it in the same task. A server that
-keeps dying is not restarted forever.
+keeps dying is not restarted forever. Over HTTP, no body is read without an end: the SDK limits the events of a stream,
+but reads any other body as a whole.
 """
 
 from __future__ import annotations
@@ -10,23 +11,22 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, TypeVar, cast
 
 import mcp_types
-from httpx2 import HTTPError, Timeout
+from httpx2 import AsyncByteStream, AsyncClient, HTTPError, Response, StreamError, Timeout
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from sessiontree._version import __version__
-from sessiontree.agent.mcp_client.http_limits import create_http_client
 from sessiontree.agent.mcp_client.server_process import MAX_MESSAGE_BYTES, ServerProcess
 from sessiontree.agent.mcp_client.server_specs import McpServer, McpServerError, expand_server
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tools.bash_tool import UPDATE_INTERVAL
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.config import Config, McpServerSettings
 from sessiontree.core.sanitize import replace_unencodable, replace_unencodable_texts
 
@@ -388,3 +388,37 @@ class _Link:
                 self.has_new_tools = True  # they may have changed before the subscription
                 async for _ in changes:
                     self.has_new_tools = True
+
+
+def create_http_client(headers: Mapping[str, str], timeout: Timeout) -> AsyncClient:
+    """Return a client that stops reading a body above `MAX_MESSAGE_BYTES`."""
+    client = AsyncClient(headers=dict(headers), timeout=timeout, event_hooks={"response": [_limit_body]})
+    client.headers["accept-encoding"] = "identity"  # a small compressed body can expand to any size
+    return client
+
+
+async def _limit_body(response: Response) -> None:
+    if response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+        return
+    assert isinstance(response.stream, AsyncByteStream)
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    response.stream = _LimitedStream(response.stream, is_compressed=encoding != "identity")
+
+
+class _LimitedStream(AsyncByteStream):
+    def __init__(self, stream: AsyncByteStream, *, is_compressed: bool) -> None:
+        self._stream = stream
+        self._is_compressed = is_compressed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_compressed:
+            raise StreamError("the server compressed its answer, which was not accepted")
+        size = 0
+        async for data in self._stream:
+            size += len(data)
+            if size > MAX_MESSAGE_BYTES:
+                raise StreamError(f"the server sent a message of more than {MAX_MESSAGE_BYTES >> 20} MiB")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

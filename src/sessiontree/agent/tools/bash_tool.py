@@ -19,9 +19,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from sessiontree.agent.sandbox import Confinement, ProcessSpec
+from sessiontree.agent.sandbox import Confinement, ProcessSpec, clean_environment
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail
 from sessiontree.errors import SessionTreeError
 

@@ -17,9 +17,8 @@ import msgspec
 from msgspec import Struct
 
 import sessiontree.agent.tools.output_limits as output_limits
-from sessiontree.agent.sandbox import Confinement, switch_user
+from sessiontree.agent.sandbox import Confinement, clean_environment, switch_user
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.file_access import resolve_mention, wait_despite_cancel
 from sessiontree.core.messages import ToolCall
 from sessiontree.home import build_self_command, is_below

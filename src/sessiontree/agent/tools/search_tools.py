@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 import sessiontree.agent.tools.output_limits as output_limits
+from sessiontree.agent.sandbox import clean_environment
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.command_environment import clean_environment
 from sessiontree.agent.tools.file_access import (
     SNIFF_BYTES,
     compile_glob,

@@ -1,7 +1,7 @@
 """The adapter to model providers. Only this package imports pydantic_ai.
 
-Import it lazily: it takes long. This module holds the model class. `conversion` converts messages and events, `cost`
-computes what a response costs, and `error_mapping` converts exceptions.
+Import it lazily: it takes long. This module holds the model class. `conversion` converts messages and events,
+and `error_mapping` converts exceptions.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ job_queue      jobs, stored answers and workers in that database
 exactly_once   a session that never writes an entry twice, and a store for model answers that are not written yet
 executor       the swarm's side: sends jobs to workers and waits for them
 worker         the worker's side: takes jobs and runs them
-first_release  takes over the jobs of version 0.1
 
 Results are in the session. The database only bridges the time until they are written there.
 """

@@ -26,7 +26,6 @@ from sessiontree.store.lock import lock_file
 from sessiontree.store.postgres.address import Address, find_address
 from sessiontree.store.postgres.connection import PostgresDatabase
 from sessiontree.swarm.agent_runner import SwarmJob
-from sessiontree.swarm.durable import first_release
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
@@ -174,10 +173,10 @@ class WorkDatabase:
     def _create_tables(self, connection: WorkConnection) -> None:
         if self.find_table(connection, "job"):
             return
-        first_release.check_workers(self, connection)
+        _check_old_workers(self, connection)
         for statement in TABLES:
             connection.execute(statement)
-        first_release.take_over(self, connection)
+        _take_over_old_jobs(self, connection)
 
     def has_tables(self) -> bool:
         """Return whether the tables exist and this role may read them. Raises `StoreError`."""
@@ -265,3 +264,60 @@ def decode_request(text: str) -> JobRequest:
 
 def decode_report(text: str) -> JobReport:
     return msgspec.json.decode(text, type=JobReport)
+
+
+# Jobs of version 0.1, which kept them in the tables of DBOS. The old tables stay as they are.
+
+
+def _check_old_workers(database: WorkDatabase, connection: WorkConnection) -> None:
+    """Raise `StoreError` if workers of version 0.1 are running: they would run the same jobs."""
+    if not _has_table(database, connection, "sessiontree_worker"):
+        return
+    alive = connection.query(
+        f"SELECT id FROM {_name_old_table(database, 'sessiontree_worker')} WHERE gone = 0 AND seen >= {{now}} - lease"
+    )
+    if alive:
+        names = ", ".join(id for (id,) in alive)
+        raise StoreError(database.display_name, f"workers of version 0.1 are running; stop them first: {names}")
+
+
+def _take_over_old_jobs(database: WorkDatabase, connection: WorkConnection) -> None:
+    """Copy the unfinished jobs of version 0.1, and their answers."""
+    if not _has_table(database, connection, "workflow_status"):
+        return
+    inputs = "inputs" if _has_table(database, connection, "workflow_input") else "s.inputs"
+    join = f"JOIN {_name_old_table(database, 'workflow_input')} AS i ON i.workflow_uuid = s.workflow_uuid"
+    jobs = connection.query(
+        f"SELECT s.workflow_uuid, {'i.' if inputs == 'inputs' else ''}{inputs}, s.created_at"
+        f" FROM {_name_old_table(database, 'workflow_status')} AS s {join if inputs == 'inputs' else ''}"
+        " WHERE s.name = 'sessiontree.agent' AND s.status IN ('ENQUEUED', 'PENDING', 'DELAYED')"
+    )
+    for id, given, created in jobs:
+        (request,) = msgspec.json.decode(given)["positionalArgs"]
+        connection.execute(
+            "INSERT INTO {t}job (id, request, created) VALUES (:id, :request, :created)",
+            id=id,
+            request=request,
+            created=created / 1000,
+        )
+        outputs = connection.query(
+            f"SELECT output FROM {_name_old_table(database, 'operation_outputs')}"
+            " WHERE workflow_uuid = :id AND function_name = 'answer' AND output IS NOT NULL",
+            id=id,
+        )
+        for (output,) in outputs:
+            stored = msgspec.json.decode(output)
+            connection.execute(
+                "INSERT INTO {t}answer VALUES (:id, :key, :value) ON CONFLICT (job, key) DO NOTHING",
+                id=id,
+                key=stored["key"],
+                value=stored["kept"],
+            )
+
+
+def _has_table(database: WorkDatabase, connection: WorkConnection, name: str) -> bool:
+    return database.find_table(connection, name, schema="dbos", prefix="")
+
+
+def _name_old_table(database: WorkDatabase, table: str) -> str:
+    return table if database.file is not None else f"dbos.{table}"

@@ -31,8 +31,8 @@ from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
 from sessiontree.core.messages import has_failed
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
-from sessiontree.core.outline_window import survey_window
 from sessiontree.core.sanitize import escape_line
+from sessiontree.core.tree_rows import survey_window
 from sessiontree.files.file_records import count_changed_files
 from sessiontree.session import Session
 from sessiontree.tui.keys import bind, format_hints

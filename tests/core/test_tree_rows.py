@@ -1,11 +1,11 @@
-"""The shape of the entries around a place agrees with the shape of the whole tree."""
+"""Windows of rows: the shape of the entries around a place agrees with the shape of the whole tree."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.core.outline import FILTERS, lay_out, run_steps, survey_tree
-from sessiontree.core.outline_window import survey_window
 from sessiontree.core.tree import Tree
+from sessiontree.core.tree_rows import survey_window
 from tests.shapes import build_tree
 from tests.strategies import damaged_entry_lists, entry_lists
 
