@@ -23,6 +23,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.conversation_store import (
     ConversationConflict,
+    ConversationEntry,
     ConversationRecord,
     ConversationStore,
     InMemoryConversationStore,
@@ -48,10 +49,19 @@ from sessiontree.adapters.pydantic_ai import TreeConversationStore
 from sessiontree.library.catalog import restore
 from tests.model.fake_server import FakeServer, calls
 
+
+class RestartedStore(TreeConversationStore):
+    """A store that remembers no messages, so that every history is what the session holds."""
+
+    async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        return await TreeConversationStore().read_history(head_id, limit=limit)
+
+
 STORES: dict[str, Callable[[Path], ConversationStore]] = {
     "memory": lambda _: InMemoryConversationStore(),
     "tree": TreeConversationStore,
     "usual place": lambda _: TreeConversationStore(),
+    "restarted": lambda _: RestartedStore(),
 }
 
 

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import orjson
 
 try:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
     from pydantic_ai.conversation_store import (
         ConversationConflict,
         ConversationEntry,
@@ -56,6 +56,10 @@ PLAIN_TYPES = frozenset({"message", "custom", "label", "session_info", "branch_p
 STORED_ROLES = frozenset({"user", "assistant", "toolResult", "system"})
 
 _RECORD = TypeAdapter(ConversationRecord)
+_MESSAGE: TypeAdapter[ModelMessage] = TypeAdapter(
+    ModelMessage, config=ConfigDict(defer_build=True, ser_json_bytes="base64", val_json_bytes="base64")
+)
+"""Writes one message as `ModelMessagesTypeAdapter` writes it in a list."""
 
 
 class TreeConversationStore(ConversationStore):
@@ -161,8 +165,11 @@ class TreeConversationStore(ConversationStore):
                 raise ConversationConflict(name)
             with self._sessions.hold_name(name):
                 session = self._sessions.open(name) or self._create(name, _find_anchor(record, entries))
-        while not _append_record(session, record, entries, expected):
+        texts = _dump_messages(entries)
+        while not _append_record(session, record, entries, texts, expected):
             pass  # another program appended something: look at it first
+        with session.hold_lock():
+            self._get_reader(session).add(entries, texts)
         if session.address is None or not self._sessions.repository.exists(session.address):
             raise ConversationConflict(name)  # deleted in the meantime
         self._locate(name, [entry.id for entry in entries] or [record.head_id])
@@ -278,6 +285,12 @@ class _HistoryReader:
                 return history
         return self._build(self._ids.index(head) + 1 if head in self._ids else len(self._ids))
 
+    def add(self, entries: Sequence[ConversationEntry], texts: Sequence[bytes]) -> None:
+        """Remember messages that were just written, if they continue the last history."""
+        if entries and self._ids and entries[0].parent_id == self._ids[-1]:
+            self._ids += [entry.id for entry in entries]
+            self._texts += texts
+
     def _follow(self, session: Session, head: EntryId) -> bool:
         """Add the messages since the last history. Returns whether `head` continues from one of its messages."""
         known = {id: index for index, id in enumerate(self._ids)}
@@ -346,7 +359,11 @@ def _find_anchor(record: ConversationRecord, entries: Sequence[ConversationEntry
 
 
 def _append_record(
-    session: Session, record: ConversationRecord, entries: Sequence[ConversationEntry], expected: str | None
+    session: Session,
+    record: ConversationRecord,
+    entries: Sequence[ConversationEntry],
+    texts: Sequence[bytes],
+    expected: str | None,
 ) -> bool:
     """Append messages and a record if the revision is the expected one. Returns whether nobody was faster."""
     name = record.conversation_id
@@ -362,7 +379,7 @@ def _append_record(
         above = None if anchor is None else session.tree[anchor]
         if stored is not None and stored.head is not None and stored.record.head_id == anchor:
             above = session.tree[stored.head]  # the record is between the messages
-        items = _build_items(entries, _find_calls(session, above))
+        items = _build_items(entries, texts, _find_calls(session, above))
         items.append(Item(Custom(custom_type=RECORD_TYPE, data=_RECORD.dump_python(record, mode="json"))))
         try:
             session.extend(items, parent=above, expected=session.heads.leaf)
@@ -385,24 +402,33 @@ def _find_calls(session: Session, place: Entry | None) -> list[JsonObject]:
     return []
 
 
-def _build_items(entries: Sequence[ConversationEntry], earlier: list[JsonObject]) -> list[Body | Item]:
-    """Return the entries to write. What the stored form of a message does not give back is in a field of its line."""
-    originals: list[ModelMessage] = [entry.message for entry in entries]
+def _dump_messages(entries: Sequence[ConversationEntry]) -> list[bytes]:
+    """Return the messages as JSON."""
     try:
-        dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(originals, mode="json")
+        return [_MESSAGE.dump_json(entry.message) for entry in entries]
     except (PydanticSerializationError, ValueError, TypeError) as error:
         raise UserError(f"a message cannot be stored as JSON: {error}") from error
+
+
+def _build_items(
+    entries: Sequence[ConversationEntry], texts: Sequence[bytes], earlier: list[JsonObject]
+) -> list[Body | Item]:
+    """Return the entries to write. What the stored form of a message does not give back is in a field of its line.
+
+    `texts` are the messages as JSON.
+    """
     items: list[Body | Item] = []
-    for entry, original, bodies in zip(entries, dumped, store_pydantic_ai(originals, earlier), strict=True):
+    stored = store_pydantic_ai([entry.message for entry in entries], earlier)
+    for entry, text, bodies in zip(entries, texts, stored, strict=True):
         if isinstance(entry.message, ModelResponse):
             for body in bodies:
                 body.message["usage"] = build_usage(entry.message, None)
         restored = [message for _, message in restore_pydantic_ai([body.message for body in bodies])]
-        is_whole = ModelMessagesTypeAdapter.dump_python(restored, mode="json") == [original]
+        is_whole = len(restored) == 1 and _MESSAGE.dump_json(restored[0]) == text
         *parts, last = bodies or [_describe_message(entry.message)]
         part_of = None if is_whole else {EXTRA_KEY: {"partOf": entry.id}}
         items += [Item(part, part_of) for part in parts]
-        items.append(Item(last, None if is_whole else {EXTRA_KEY: {"message": original}}, id=entry.id))
+        items.append(Item(last, None if is_whole else {EXTRA_KEY: {"message": orjson.loads(text)}}, id=entry.id))
     return items
 
 
