@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.tui.theme import DARK, LIGHT, build_styles
-from sessiontree.tui.widgets.block_rendering import BlockRenderer, split_pieces
+from sessiontree.tui.widgets.block_rendering import BlockRenderer
+from sessiontree.tui.widgets.markdown import split_pieces
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
 
 RENDERER = BlockRenderer(build_styles(DARK))

@@ -1,7 +1,7 @@
 """Render transcript blocks as lines of a given width, escaped for the terminal.
 
-Markdown is split into independent pieces, and unchanged pieces are cached, so the cost of a streamed answer does not
-grow with its length.
+Markdown is rendered piece by piece and unchanged pieces are cached, so the cost of a streamed answer does not grow with
+its length.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from markdown_it import MarkdownIt
-from rich import markdown as rich_markdown
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
-from rich.syntax import Syntax
 from rich.text import Text
 from textual.strip import Strip
 
@@ -227,7 +224,7 @@ class BlockRenderer:
         if block.render_cache.get("pieces_key") != key:
             cached = []
         now: list[tuple[str, list[Strip]]] = []
-        from sessiontree.tui.widgets.block_rendering import split_pieces
+        from sessiontree.tui.widgets.markdown import split_pieces
 
         for index, piece in enumerate(split_pieces(block.text)):
             if index < len(cached) and cached[index][0] == piece:
@@ -250,7 +247,7 @@ class BlockRenderer:
         ]
 
     def _render_piece(self, words: str, width: int) -> list[Strip]:
-        from sessiontree.tui.widgets.block_rendering import Markdown  # slow import, not needed for the first frame
+        from sessiontree.tui.widgets.markdown import Markdown  # slow import, not needed for the first frame
 
         strips = self._render_rich(Markdown(escape_lines(words), self.styles.code), width)
         while strips and not strips[-1].text.strip():
@@ -321,73 +318,3 @@ def _limit_lines(lines: list[Strip], limit: int, tail: bool) -> list[Strip]:
 
 def _take_end(words: str, width: int) -> str:
     return words[-max(width - 1, 1) :]
-
-
-FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-
-
-def split_pieces(words: str) -> list[str]:
-    """Split Markdown at blank lines outside of code fences and before unindented text."""
-    found: list[str] = []
-    piece: list[str] = []
-    fence, blank = "", False
-    for line in words.split("\n"):
-        marked = FENCE.match(line)
-        if not fence and blank and piece and line.strip() and not line[0].isspace():
-            found.append("\n".join(piece))
-            piece = []
-        if marked is not None:
-            mark = marked[1]
-            if not fence:
-                fence = mark
-            elif mark.startswith(fence) and not line.strip(" `~"):
-                fence = ""
-        blank = not line.strip() and not fence
-        piece.append(line)
-    if any(line.strip() for line in piece):
-        found.append("\n".join(piece))
-    return found
-
-
-class _Heading(rich_markdown.Heading):
-    """Left-aligned, without a frame."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.text.justify = "left"
-        yield self.text
-
-
-class _CodeBlock(rich_markdown.CodeBlock):
-    """On the background of the app, with a bar on the left."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        code = str(self.text).rstrip()
-        syntax = Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
-        rail = Segment("│ ", console.get_style("markdown.hr"))
-        for line in console.render_lines(syntax, options.update(width=max(options.max_width - 2, 8)), pad=False):
-            yield from (rail, *map(_strip_background, line), Segment.line())
-
-
-def _strip_background(segment: Segment) -> Segment:
-    """Remove the background, so the background of the app is visible."""
-    text, style, control = segment
-    if style is None:
-        return segment
-    return Segment(text, Style(color=style.color, bold=style.bold, italic=style.italic), control)
-
-
-class Markdown(rich_markdown.Markdown):
-    """Markdown without clickable links and with HTML shown as text. `code` is a Pygments style."""
-
-    elements: ClassVar[dict[str, Any]] = {
-        **rich_markdown.Markdown.elements,
-        "heading_open": _Heading,
-        "fence": _CodeBlock,
-        "code_block": _CodeBlock,
-    }
-    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
-
-    def __init__(self, markup: str, code: str) -> None:
-        super().__init__("", code_theme=code, hyperlinks=False)
-        self.markup = markup
-        self.parsed = self.parser.parse(markup.expandtabs(4))
