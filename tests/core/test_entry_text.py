@@ -6,12 +6,9 @@ from hypothesis import given
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Compaction, ContextEdit, CustomMessage, ModelChange
 from sessiontree.core.entry_text import (
-    VisibleEntries,
-    build_full_text,
     describe_execution,
     describe_stop,
     describe_summary,
-    fold,
     format_call_head,
     format_content,
     format_entry_row,
@@ -23,6 +20,7 @@ from sessiontree.core.entry_text import (
     get_speaker,
 )
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
+from sessiontree.core.search_text import VisibleEntries, build_full_text, fold
 from tests.builders import entry, grow, say
 from tests.strategies import damaged_entry_lists
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core import entry_text
+from sessiontree.core import call_lookup
 from sessiontree.core import outline as outline_module
+from sessiontree.core.call_lookup import CALL_SEARCH_LIMIT, CallLookup
 from sessiontree.core.entries import (
     HEAD_RECORD,
     TEXT_LENGTH,
@@ -25,14 +26,7 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
     shorten_to_line,
 )
-from sessiontree.core.entry_text import (
-    CALL_SEARCH_LIMIT,
-    CallLookup,
-    format_entry,
-    format_entry_row,
-    get_speaker,
-    normalize_case,
-)
+from sessiontree.core.entry_text import format_entry, format_entry_row, get_speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import (
     ToolCall,
@@ -53,6 +47,7 @@ from sessiontree.core.outline import (
     run_steps,
     survey_tree,
 )
+from sessiontree.core.search_text import normalize_case
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import MemoryLine
 from tests.builders import entry, grow, ids, say
@@ -598,7 +593,7 @@ def test_call_lookup_matches_a_plain_upward_search(tree):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_are_found_after_the_cache_was_cleared(monkeypatch, seed):
-    for module in (outline_module, entry_text):  # both read the limit
+    for module in (outline_module, call_lookup):  # both read the limit
         monkeypatch.setattr(module, "CALL_SEARCH_LIMIT", 4)
     chance = random.Random(seed)
     tree = Tree()

@@ -3,8 +3,8 @@
 import pytest
 
 from sessiontree.core import query
-from sessiontree.core.entry_text import fold, fold_parts
 from sessiontree.core.query import Term, parse_query
+from sessiontree.core.search_text import fold, fold_parts
 from sessiontree.errors import InvalidOperation
 from tests.builders import TIME_MS
 

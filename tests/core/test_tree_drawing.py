@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import read_raws
-from sessiontree.core.entry_text import CallLookup, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant
 from sessiontree.core.outline import FILTERS, build_outline, lay_out, run_steps, survey_tree

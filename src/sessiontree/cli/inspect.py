@@ -29,14 +29,10 @@ from sessiontree.cli.output import (
     escape_lines,
     print_table,
 )
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import EntryId, JsonObject
-from sessiontree.core.entry_text import (
-    CallLookup,
-    format_entry_row,
-    format_whole_body,
-    format_whole_message,
-)
+from sessiontree.core.entry_text import format_entry_row, format_whole_body, format_whole_message
 from sessiontree.core.messages import estimate_tokens, get_entry_role, get_role
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.core.place_names import find_recent_leaves

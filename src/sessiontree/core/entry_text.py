@@ -1,24 +1,19 @@
-"""Entry text: an entry as one line for a listing, as text for a reader, and as full text for a search.
+"""Entry text: an entry as one line for a listing, and as text for a reader.
 
 All front ends and exports describe entries with these words: titles of summaries, tool calls, commands, images, and the
 reasons why an answer stopped.
-
-The full text includes thinking, tool arguments and results, summaries, names, labels, system messages and the strings
-in all other data. Images have no text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sessiontree.core.context import Context
 from sessiontree.core.entries import (
     TEXT_LENGTH,
     Body,
     BranchSummary,
     Compaction,
-    ContextEdit,
     CustomMessage,
     Entry,
     EntryId,
@@ -35,7 +30,6 @@ from sessiontree.core.messages import (
     get_tool_calls,
     has_failed,
     is_failed_turn,
-    is_list,
     is_object,
     iter_blocks,
     preview_message,
@@ -44,11 +38,15 @@ from sessiontree.core.number_text import format_count, format_tokens, pluralize
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.place_names import shorten_id
 from sessiontree.core.program_text import shorten_user_text
-from sessiontree.core.tree import Tree
+from sessiontree.core.search_text import build_full_text
 
 NOT_SENT = "not sent to the model"
-CALL_SEARCH_LIMIT = 256
-"""How many entries above a tool result are searched for its call."""
+
+
+class CallFinder(Protocol):
+    def get(self, id: EntryId, /) -> ToolCall | None:
+        """Return the call that the result `id` answers."""
+        ...
 
 
 # One line per entry
@@ -59,7 +57,7 @@ def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes |
 
     Pass `raw` if the line was already read.
     """
-    preview = _preview_entry(entry, raw)
+    preview = preview_entry(entry, raw)
     if preview is not None:
         return format_message_row(
             preview, calls.get(entry.id) if preview.role == "toolResult" and calls is not None else None
@@ -75,7 +73,7 @@ def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes |
             return f"[{format_entry(entry)}]"
 
 
-def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
+def preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
     """Return a preview of a message without decoding all of it; `None` for every other entry."""
     if entry.type != "message":
         return None
@@ -130,7 +128,7 @@ def format_call(call: ToolCall | PreviewBlock) -> str:
 
 def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     """Return `entry` on one line, without its role. Pass `raw` if the line was already read."""
-    preview = _preview_entry(entry, raw)
+    preview = preview_entry(entry, raw)
     if preview is not None:
         return format_message_text(preview)
     match entry.decode():
@@ -343,245 +341,9 @@ def _iter_readable_parts(message: JsonObject) -> Iterator[str]:
         yield f"error: {coerce_string(message.get('errorMessage'))}"
 
 
-# Full text
-
-
-def build_full_text(entry: Entry) -> str:
-    """Return all text of `entry`, one part on each line."""
-    return "\n".join(get_text_parts(entry))
-
-
-def get_text_parts(entry: Entry) -> list[str]:
-    """Return all text of `entry`, part by part. Head records have no text."""
-    if entry.is_head_record:
-        return []
-    return [part for part in _list_body_texts(entry.decode()) if part]
-
-
 def get_speaker(entry: Entry) -> str:
     """Return the role of a message, `custom` for an extension's message, and the entry type for all others."""
     if entry.type == "custom_message":
         return "custom"
     body = entry.decode() if entry.type == "message" else None
     return (get_role(body.message) if isinstance(body, Message) else "") or entry.type
-
-
-class VisibleEntries:
-    """The entries whose text the model sees in a context."""
-
-    def __init__(self, context: Context) -> None:
-        sent = {id for id, _ in context.build_request()}
-        messages = zip(context.sources, context.messages, strict=True)
-        self._sent: dict[EntryId, JsonObject] = {id: message for id, message in messages if id in sent}
-
-    def contains(self, entry: Entry) -> bool:
-        """Return whether the model sees the entry unchanged. A context edit counts instead of the entry that it
-        changes.
-        """
-        match entry.decode():
-            case ContextEdit(target=target, replacement=replacement):
-                sent = self._sent.get(target)
-                return None not in (sent, replacement) and _get_content_texts(sent) == _get_content_texts(replacement)
-            case Message(message):
-                return entry.id in self._sent and _get_message_texts(self._sent[entry.id]) == _get_message_texts(
-                    message
-                )
-            case CustomMessage(content=content):
-                return entry.id in self._sent and _get_content_texts(self._sent[entry.id]) == _get_block_texts(content)
-            case _:
-                return entry.id in self._sent
-
-
-def _get_content_texts(message: JsonObject | None) -> list[str]:
-    return _get_block_texts((message or {}).get("content"))
-
-
-def normalize_accents(text: str) -> str:
-    """Return `text` with composed accents."""
-    if text.isascii():
-        return text
-    import unicodedata
-
-    return unicodedata.normalize("NFC", text)
-
-
-def normalize_case(text: str) -> str:
-    """Return `text` with composed accents and folded case."""
-    return normalize_accents(text).casefold()
-
-
-def fold(text: str) -> str:
-    """Return `text` in the form that searches compare: folded, on one line, with single spaces."""
-    return " ".join(normalize_case(text).split())
-
-
-def fold_parts(parts: Iterable[str]) -> str:
-    """Fold each part on its own line, so a match cannot span two parts."""
-    return "\n".join(map(fold, parts))
-
-
-def _list_body_texts(body: Body) -> Iterable[str]:
-    match body:
-        case Message(message):
-            return _get_message_texts(message)
-        case CustomMessage(content=content):
-            return _get_block_texts(content)
-        case BranchSummary(summary=summary):
-            return (summary,)
-        case Compaction(summary=summary, system_message=system):
-            return (summary, *_get_message_texts(system or {}))
-        case ContextEdit(replacement=replacement):
-            return _get_content_texts(replacement)
-        case _:
-            description = body.describe()
-            return (*description.texts, *_iter_strings(description.data))
-
-
-MESSAGE_TEXT_KEYS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
-MESSAGE_TREE_KEYS = ("files", "sections")
-
-
-def _get_message_texts(message: JsonObject) -> list[str]:
-    parts = _get_block_texts(message.get("content"))
-    for call in get_tool_calls(message):
-        parts.append(call.name)
-        parts += _iter_strings(call.arguments, numbers=True)
-    parts += [coerce_string(message[key]) for key in MESSAGE_TEXT_KEYS if key in message]
-    for key in MESSAGE_TREE_KEYS:
-        if key in message:
-            parts += _iter_strings(message[key])
-    return parts
-
-
-def _get_block_texts(content: Any) -> list[str]:
-    if isinstance(content, str):
-        return [content]
-    return [
-        coerce_string(block[key])
-        for block in (content if is_list(content) else ())
-        if is_object(block)
-        for key in ("text", "thinking")
-        if key in block
-    ]
-
-
-def _iter_strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
-    """Yield every string inside a JSON value, in order and at any depth; with `numbers` also integers.
-
-    Other numbers have several spellings, and a search must not depend on the spelling.
-    """
-    waiting = [value]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            yield item
-        elif numbers and isinstance(item, int) and not isinstance(item, bool):
-            yield str(item)
-        elif is_object(item):
-            waiting.extend(reversed(item.values()))
-        elif is_list(item):
-            waiting.extend(reversed(item))
-
-
-# Calls that tool results answer
-
-
-class CallFinder(Protocol):
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        """Return the call that the result `id` answers."""
-        ...
-
-
-class CallLookup:
-    """Finds the calls that tool results answer, on demand.
-
-    Branches may reuse a call id, so the nearest call above with the id counts. The search stops at a user message,
-    because a result never answers a call from before it.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._calls: dict[EntryId, dict[str, ToolCall]] = {}
-        """The calls of recently visited messages by call id. Several results may answer one message."""
-        self._has_calls: dict[EntryId, bool | None] = {}
-        """Whether recently visited entries call tools; `None` for user messages."""
-        self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
-        """The nearest entry above that calls tools, and the distance to it; `None` if it is too far up."""
-
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        message = self._preview(id)
-        if message is None or message.role != "toolResult":
-            return None
-        return self.find(id, message.tool_call_id)
-
-    def add(self, id: EntryId, role: str, calls: Sequence[ToolCall]) -> None:
-        """Remember the calls of a message that was decoded anyway, so that it is not read again."""
-        if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
-            self._has_calls.clear()
-        self._has_calls[id] = None if role == "user" else bool(calls)
-        if calls:
-            if len(self._calls) >= CALL_SEARCH_LIMIT:
-                self._calls.clear()
-            self._calls[id] = {call.id: call for call in reversed(calls)}
-
-    def find(self, id: EntryId, answered: str) -> ToolCall | None:
-        """Return the call `answered` that the result `id` answers."""
-        above, reached = self._find_caller(id)
-        while above is not None and reached < CALL_SEARCH_LIMIT:
-            found = self._get_calls(above).get(answered)
-            if found is not None:
-                return found
-            above, steps = self._find_caller(above)
-            reached += steps
-        return None
-
-    def _find_caller(self, id: EntryId) -> tuple[EntryId | None, int]:
-        """Return the nearest entry above `id` that calls tools, and the distance to it."""
-        if len(self._callers) > CALL_SEARCH_LIMIT * 16:
-            self._callers.clear()
-        walked: list[EntryId] = []
-        at, caller, steps = id, None, 0
-        while len(walked) < CALL_SEARCH_LIMIT * 2:
-            if at in self._callers:
-                caller, steps = self._callers[at]
-                break
-            walked.append(at)
-            above = self._tree.parent(at)
-            stops = None if above is None else self._check_for_calls(above)
-            if above is None or stops is None:
-                break
-            if stops:
-                caller = above
-                break
-            at = above
-        else:
-            del walked[CALL_SEARCH_LIMIT:]  # entries further up may have a call within the limit
-        for step, entry in enumerate(reversed(walked), steps + 1):
-            self._callers[entry] = caller, step
-        return self._callers[id]
-
-    def _check_for_calls(self, id: EntryId) -> bool | None:
-        if id not in self._has_calls:
-            if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
-                self._has_calls.clear()
-            message = self._preview(id)
-            if message is None or message.role != "user":
-                calls = self._get_calls(id, message) if message is not None else {}
-                self._has_calls[id] = bool(calls)
-            else:
-                self._has_calls[id] = None
-        return self._has_calls[id]
-
-    def _get_calls(self, id: EntryId, message: MessagePreview | None = None) -> dict[str, ToolCall]:
-        calls = self._calls.get(id)
-        if calls is None:
-            if len(self._calls) >= CALL_SEARCH_LIMIT:
-                self._calls.clear()
-            message = self._preview(id) if message is None else message
-            calls = {} if message is None else {call.id: call for call in reversed(message.calls)}
-            if calls:
-                self._calls[id] = calls
-        return calls
-
-    def _preview(self, id: EntryId) -> MessagePreview | None:
-        return _preview_entry(self._tree.peek(id))

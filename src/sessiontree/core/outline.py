@@ -16,22 +16,20 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
+from sessiontree.core.call_lookup import CALL_SEARCH_LIMIT, CallLookup
 from sessiontree.core.entries import BOOKKEEPING_TYPES, Chain, Entry, EntryId
 from sessiontree.core.entry_text import (
-    CALL_SEARCH_LIMIT,
-    CallLookup,
-    fold,
     format_call,
     format_entry,
     format_entry_row,
     format_message_row,
     format_message_text,
     get_speaker,
-    normalize_case,
 )
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import MessagePreview
 from sessiontree.core.sanitize import escape_line
+from sessiontree.core.search_text import fold, normalize_case
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]

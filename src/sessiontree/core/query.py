@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from sessiontree.core.entry_text import fold
+from sessiontree.core.search_text import fold
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import InvalidOperation
 

@@ -11,8 +11,9 @@ from itertools import chain
 
 from msgspec import Struct
 
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import BOOKKEEPING_TYPES, Entry, EntryId, LinePreview, read_raws
-from sessiontree.core.entry_text import CallLookup, format_entry_row, format_message_row
+from sessiontree.core.entry_text import format_entry_row, format_message_row
 from sessiontree.core.heads import Heads
 from sessiontree.core.message_views import MessagePreview
 from sessiontree.core.outline import MAX_GUIDE_WIDTH, PAN_STEP

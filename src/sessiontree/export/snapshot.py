@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import (
     Compaction,
     Custom,
@@ -23,7 +24,6 @@ from sessiontree.core.entries import (
     SessionInfo,
     read_raws,
 )
-from sessiontree.core.entry_text import CallLookup
 from sessiontree.core.heads import MAIN, Heads, SkippedEntries, build_first_record, skip_unreadable
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.problems import find_problems

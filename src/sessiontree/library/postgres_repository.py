@@ -13,8 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, get_speaker
+from sessiontree.core.entry_text import get_speaker
 from sessiontree.core.query import Query
+from sessiontree.core.search_text import VisibleEntries, build_full_text
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (
     Ambiguous,

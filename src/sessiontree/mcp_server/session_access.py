@@ -14,8 +14,9 @@ from msgspec import structs
 from sessiontree.branch_comparison import comparison_to_wire
 from sessiontree.core.context import explain
 from sessiontree.core.entries import TEXT_LENGTH, CustomMessage, Entry, JsonObject
-from sessiontree.core.entry_text import fold_parts, format_whole_body, get_speaker, get_text_parts
+from sessiontree.core.entry_text import format_whole_body, get_speaker
 from sessiontree.core.query import Query, parse_query
+from sessiontree.core.search_text import fold_parts, get_text_parts
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.export.redact import Redactor
 from sessiontree.format.codec import encode_body, read_object, write_object

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from unicodedata import combining, east_asian_width
 
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import EntryId
-from sessiontree.core.entry_text import CallLookup, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.place_names import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session

@@ -12,8 +12,9 @@ from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import save_messages
 from sessiontree.branch_comparison import BranchStats, Comparison, Diff, format_usage
 from sessiontree.config import PermissionMode
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import Message
-from sessiontree.core.entry_text import CallLookup, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
 from sessiontree.errors import InvalidOperation, StoreError

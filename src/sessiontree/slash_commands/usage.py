@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.context import UNCHANGED, ExplainedEntry, explain
 from sessiontree.core.entries import BranchSummary, Compaction, Entry, Message
-from sessiontree.core.entry_text import CallLookup, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.messages import (
     CHARACTERS_PER_TOKEN,
     UsageSum,

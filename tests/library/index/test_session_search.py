@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 import sessiontree as st
-from sessiontree.core.entry_text import fold
 from sessiontree.core.query import parse_query
+from sessiontree.core.search_text import fold
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format import codec
 from sessiontree.format.codec import read_entry

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.entry_text import get_text_parts
+from sessiontree.core.search_text import get_text_parts
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.format.digest import Digest
 from sessiontree.library.index import session_search, session_summary, word_index

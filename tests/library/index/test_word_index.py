@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
 
-from sessiontree.core.entry_text import fold
 from sessiontree.core.query import parse_query
+from sessiontree.core.search_text import fold
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import InvalidOperation
 from sessiontree.library.index import session_search, word_index

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
-from sessiontree.core.entry_text import VisibleEntries, fold_parts, get_speaker, get_text_parts, normalize_accents
+from sessiontree.core.entry_text import get_speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
+from sessiontree.core.search_text import VisibleEntries, fold_parts, get_text_parts, normalize_accents
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError, isolate_errors

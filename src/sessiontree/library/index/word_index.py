@@ -18,8 +18,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from sessiontree.core.entries import Entry
-from sessiontree.core.entry_text import build_full_text, fold, normalize_case
 from sessiontree.core.query import Term
+from sessiontree.core.search_text import build_full_text, fold, normalize_case
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import NotJson, read_entry

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from sessiontree.branch_comparison import comparison_to_wire, diff_to_wire
+from sessiontree.core.call_lookup import CALL_SEARCH_LIMIT
 from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import (
     BOOKKEEPING_TYPES,
@@ -26,7 +27,7 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.entry_text import CALL_SEARCH_LIMIT, get_body_text
+from sessiontree.core.entry_text import get_body_text
 from sessiontree.core.messages import (
     assistant,
     coerce_string,

@@ -18,10 +18,11 @@ from sessiontree.core.entries import (
     Header,
     iter_entries,
 )
-from sessiontree.core.entry_text import build_full_text, fold, get_speaker
+from sessiontree.core.entry_text import get_speaker
 from sessiontree.core.head_rules import get_effect
 from sessiontree.core.heads import Heads
 from sessiontree.core.sanitize import replace_unencodable
+from sessiontree.core.search_text import build_full_text, fold
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError

@@ -22,9 +22,10 @@ from textual.widgets import Input, Static
 
 from sessiontree.branch_comparison import diff
 from sessiontree.config import Config
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.context import UNCHANGED, explain
 from sessiontree.core.entries import EntryId, Message
-from sessiontree.core.entry_text import CallLookup, format_entry_row, format_model, format_readable_text, get_speaker
+from sessiontree.core.entry_text import format_entry_row, format_model, format_readable_text, get_speaker
 from sessiontree.core.messages import list_usages, sum_usage
 from sessiontree.core.number_text import format_tokens, list_usage, pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines

@@ -26,12 +26,14 @@ from textual.strip import Strip
 from textual.worker import Worker
 
 from sessiontree.core import entries
+from sessiontree.core.call_lookup import CallLookup
 from sessiontree.core.entries import EntryId
-from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.messages import has_failed
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.sanitize import escape_line
+from sessiontree.core.search_text import fold
 from sessiontree.core.tree_rows import survey_window
 from sessiontree.files.file_records import count_changed_files
 from sessiontree.session import Session
