@@ -15,6 +15,7 @@ from sessiontree.agent.system_prompt import build_coding_prompt
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
+from sessiontree.files.folder_merge import MergeConflict
 from sessiontree.files.private_folder import (
     PrivateFolder,
     find_private_folder,
@@ -28,7 +29,7 @@ from sessiontree.ops.merge import promote as promote_branch
 from sessiontree.ops.merge_files import merge_branch_files, remove_branch_folders
 from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
-from tests.files.conftest import read_folder
+from tests.files.conftest import read_folder, run_git
 
 SETTINGS = FileSettings()
 
@@ -150,7 +151,77 @@ async def test_a_conflict_changes_no_file(session: Session, folder: Path) -> Non
 
     assert merged is not None
     assert [conflict.path for conflict in merged.conflicts] == ["shared.txt"]
-    assert "1 conflict: shared.txt (contents)" in merged.summary
+    assert "1 conflict: shared.txt (both sides changed it)" in merged.summary
+    assert read_folder(folder) == before
+
+
+async def run_turns(session: Session, folder: Path, *commands: str) -> None:
+    """Let an agent run commands in the private folder of the branch `a`, each in an answer of its own."""
+    session.append(st.user("How?"))
+    calls = [[ToolCall(f"c{number}", "bash", {"command": command})] for number, command in enumerate(commands)]
+    variant = Variant(name="a", prompt="Do it", model=st.ScriptedModel([*calls, "Done."]))
+    await fan_out(
+        session, "HEAD", [variant, Variant(name="b", model=build_model("true"))], options=build_options(folder)
+    )
+
+
+async def test_a_merge_keeps_a_file_that_the_project_tracks_although_it_is_ignored(
+    session: Session, folder: Path
+) -> None:
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "tracked.log").write_text("tracked")
+    run_git(folder, "init", "-q")
+    run_git(folder, "add", "--force", ".")
+    await run_turns(session, folder, "touch a.txt", "echo more >> tracked.log")
+
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS, old_leaf=session.head.leaf)
+
+    assert merged is not None
+    assert (merged.written, merged.deleted, merged.conflicts) == (("a.txt", "tracked.log"), (), ())
+    assert (folder / "tracked.log").read_text() == "trackedmore\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [("echo '*.txt' > .gitignore", (".gitignore", "new")), ("mkdir sub/.git; echo x > sub/old.txt", ("new",))],
+    ids=["ignored", "nested repository"],
+)
+async def test_a_merge_deletes_no_file_that_the_private_folder_only_leaves_out_of_its_snapshots(
+    session: Session, folder: Path, command: str, written: tuple[str, ...]
+) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub/old.txt").write_text("old")
+    await run_turns(session, folder, "touch new", command, "printf old > sub/old.txt")
+
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS, old_leaf=session.head.leaf)
+
+    assert merged is not None
+    assert (merged.written, merged.deleted, merged.conflicts) == (written, (), ())
+    assert (folder / "sub/old.txt").read_text() == "old"
+    assert (folder / "shared.txt").read_text() == "start\n"
+
+
+async def test_a_changed_file_that_snapshots_leave_out_is_a_conflict_of_a_merge(session: Session, folder: Path) -> None:
+    await run_turns(session, folder, "touch new; truncate -s 6M shared.txt")
+    before = read_folder(folder)
+
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS, old_leaf=session.head.leaf)
+
+    assert merged is not None
+    assert merged.conflicts == (MergeConflict("shared.txt", "left out of a snapshot"),)
+    assert read_folder(folder) == before
+
+
+async def test_a_merge_that_would_overwrite_an_ignored_file_changes_nothing(session: Session, folder: Path) -> None:
+    await run_turns(session, folder, "touch new; echo agent > out.txt")
+    (folder / ".gitignore").write_text("out.txt\n")
+    (folder / "out.txt").write_text("a person wrote this")
+    before = read_folder(folder)
+
+    merged = merge_branch_files(session.branch("a"), session.head, SETTINGS, old_leaf=session.head.leaf)
+
+    assert merged is not None
+    assert merged.conflicts == (MergeConflict("out.txt", "changed on disk since"),)
     assert read_folder(folder) == before
 
 

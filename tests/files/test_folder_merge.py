@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from sessiontree.files.folder_merge import FileMerge, merge_files
-from sessiontree.files.git_command import SnapshotError
+from sessiontree.files.folder_merge import BOTH_CHANGED, FileMerge, merge_files
+from sessiontree.files.restore_plan import plan_changes
 from tests.files.conftest import Workspace
 
 LINES = "".join(f"line {number}\n" for number in range(30))
@@ -56,11 +54,11 @@ def test_added_and_deleted_files_are_merged(workspace: Workspace) -> None:
         (b"old.txt", False, True),
         (b"theirs.txt", True, False),
     ]
-    plan = merged.build_plan(str(workspace.folder))
+    plan = plan_changes(str(workspace.folder), merged.changes, None)
     assert [change.path for change in plan.changes] == ["old.txt", "theirs.txt"]
 
 
-def test_conflicts_are_listed_and_nothing_can_be_applied(workspace: Workspace) -> None:
+def test_conflicts_are_listed_and_there_are_no_changes_to_apply(workspace: Workspace) -> None:
     workspace.write("both.txt", "one\n")
     workspace.write("deleted.txt", "one\n")
 
@@ -71,13 +69,11 @@ def test_conflicts_are_listed_and_nothing_can_be_applied(workspace: Workspace) -
     )
 
     assert [(item.path, item.reason) for item in merged.conflicts] == [
-        ("added.txt", "contents"),
-        ("both.txt", "contents"),
+        ("added.txt", BOTH_CHANGED),
+        ("both.txt", BOTH_CHANGED),
         ("deleted.txt", "modify/delete"),
     ]
     assert merged.changes == ()
-    with pytest.raises(SnapshotError, match=r"files conflict and were not merged: added.txt, both.txt, deleted.txt"):
-        merged.build_plan(str(workspace.folder))
 
 
 def test_the_same_change_on_both_sides_is_no_change(workspace: Workspace) -> None:

@@ -6,10 +6,11 @@ import os
 
 from msgspec import Struct
 
-from sessiontree.core.entries import EntryId
-from sessiontree.files.git_command import SnapshotError, split_records
-from sessiontree.files.restore_plan import PathRestore, RestorePlan
+from sessiontree.files.git_command import split_records
+from sessiontree.files.restore_plan import LEFT_OUT, OTHER, read_version
 from sessiontree.files.snapshot_store import FileChange, SnapshotStore
+
+BOTH_CHANGED = "both sides changed it"
 
 
 class MergeConflict(Struct, frozen=True):
@@ -27,14 +28,6 @@ class FileMerge(Struct, frozen=True, kw_only=True):
     conflicts: tuple[MergeConflict, ...] = ()
     """If there are any, nothing can be applied."""
 
-    def build_plan(self, folder: str, place: EntryId | None = None) -> RestorePlan:
-        """Return the plan that applies the merge to the folder, at an entry. Raises `SnapshotError` for conflicts."""
-        if self.conflicts:
-            names = ", ".join(conflict.path for conflict in self.conflicts[:5])
-            raise SnapshotError(f"files conflict and were not merged: {names}")
-        changes = (PathRestore(path=os.fsdecode(item.path), current=item.old, target=item.new) for item in self.changes)
-        return RestorePlan(folder=folder, start=place, place=place, changes=tuple(changes))
-
 
 def merge_files(store: SnapshotStore, *, base: str, ours: str, theirs: str) -> FileMerge:
     """Merge what `theirs` changed since `base` into `ours`. All three are trees or commits of the store."""
@@ -46,6 +39,24 @@ def merge_files(store: SnapshotStore, *, base: str, ours: str, theirs: str) -> F
     if code == 0:
         return FileMerge(changes=tuple(store.diff(ours, records[0].decode())))
     return FileMerge(conflicts=_parse_conflicts(records[1:]))
+
+
+def find_hidden_files(store: SnapshotStore, base: str, tree: str) -> FileMerge:
+    """Return the files of the folder that `tree`, a snapshot of it, leaves out although `base` has them.
+
+    They were not deleted, but ignored, became part of a nested repository, or grew too large. `changes` brings them
+    back into the tree. Those that differ from the base are conflicts, since no snapshot has their content.
+    """
+    changes: list[FileChange] = []
+    conflicts: list[MergeConflict] = []
+    for change in store.diff(base, tree):
+        if change.new is None:
+            version = read_version(store.folder, change.path)
+            if version == change.old:
+                changes.append(FileChange(change.path, None, version))
+            elif version is not None and version != OTHER:
+                conflicts.append(MergeConflict(os.fsdecode(change.path), LEFT_OUT))
+    return FileMerge(changes=tuple(changes), conflicts=tuple(conflicts))
 
 
 def _commit_tree(store: SnapshotStore, tree: str, *parents: str) -> str:
@@ -61,13 +72,13 @@ def _parse_conflicts(records: list[bytes]) -> tuple[MergeConflict, ...]:
     its text.
     """
     end = records.index(b"") if b"" in records else len(records)
-    reasons = {record.partition(b"\t")[2]: "both sides changed it" for record in records[:end]}
+    reasons = {record.partition(b"\t")[2]: BOTH_CHANGED for record in records[:end]}
     rest = records[end + 1 :]
     while len(rest) > 2 and rest[0].isdigit():
         count = int(rest[0])
         paths, kind = rest[1 : 1 + count], rest[1 + count].decode(errors="replace")
         if kind.startswith("CONFLICT"):
-            for path in paths:
-                reasons[path] = kind.removeprefix("CONFLICT (").removesuffix(")")
+            reason = kind.removeprefix("CONFLICT (").removesuffix(")")
+            reasons |= dict.fromkeys(paths, BOTH_CHANGED if reason == "contents" else reason)
         rest = rest[3 + count :]
     return tuple(MergeConflict(os.fsdecode(path), reason) for path, reason in sorted(reasons.items()))

@@ -206,12 +206,13 @@ class FolderSnapshots:
     def _list_tracked_ignored(self) -> list[bytes]:
         """Return the files that the project tracks although they are ignored, if they may have changed."""
         project = self._project
-        if project is None or self.store.is_private:  # the index of a copy already has them
+        if project is None:
             return []
         seen = _identify(project.index_file)
         if seen is None or seen == self._seen_rules:
             return []
-        prefix = os.fsencode(os.path.relpath(self.folder, project.root))
+        # A private folder is not in the project: the files are listed where it was copied from.
+        prefix = os.fsencode(os.path.relpath(self.store.source, project.root))
         prefix = b"" if prefix == b"." else prefix + b"/"
         git = GitCommand(self.store.path, project.root)
         try:

@@ -168,6 +168,12 @@ def plan_undo(store: SnapshotStore, restored: FilesRecord) -> RestorePlan:
     return _plan_steps(store, [restored], [], start=restored.place, place=restored.moved_from, undoes=restored.id)
 
 
+def plan_changes(folder: str, changes: Iterable[FileChange], place: EntryId | None) -> RestorePlan:
+    """Plan to make changes to a folder at an entry. A path that is not as the changes expect it is a conflict."""
+    net = {change.path: NetChange(change.old, change.new) for change in changes}
+    return _compare_with_disk(folder, net, start=place, place=place, undoes=None)
+
+
 def _plan_steps(
     store: SnapshotStore,
     reverted: Sequence[FilesRecord],

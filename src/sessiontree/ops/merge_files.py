@@ -10,7 +10,7 @@ from sessiontree.config import FileSettings
 from sessiontree.core.entries import Custom, EntryId
 from sessiontree.core.number_text import pluralize
 from sessiontree.files.file_records import FilesLog
-from sessiontree.files.folder_merge import MergeConflict, merge_files
+from sessiontree.files.folder_merge import MergeConflict, find_hidden_files, merge_files
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.private_folder import (
     PrivateFolder,
@@ -20,6 +20,7 @@ from sessiontree.files.private_folder import (
     save_private_folder,
 )
 from sessiontree.files.restore import restore
+from sessiontree.files.restore_plan import plan_changes
 from sessiontree.files.snapshot_store import SnapshotStore
 from sessiontree.session import Branch, Session
 
@@ -58,14 +59,19 @@ def merge_branch_files(
     if private is None:
         return None
     theirs = save_private_folder(private, settings)
+    hidden = find_hidden_files(private.open_store(), private.commit, theirs)
     store = _find_target(private, into)
+    if hidden.conflicts:
+        return FilesMerged(folder=store.folder, conflicts=hidden.conflicts)
     snapshots = FolderSnapshots(store, settings, session_file=None if session.file is None else str(session.file))
-    merged = merge_files(store, base=private.commit, ours=snapshots.take().tree, theirs=theirs)
-    if merged.conflicts:
-        return FilesMerged(folder=store.folder, conflicts=merged.conflicts)
+    tree = store.update_tree(store.get_tree(theirs), {change.path: change.new for change in hidden.changes})
+    merged = merge_files(store, base=private.commit, ours=snapshots.take().tree, theirs=tree)
     place, log = into.leaf, FilesLog(session.tree, store.key)
+    plan, kind = plan_changes(store.folder, merged.changes, place), "call"
+    kept = tuple(MergeConflict(conflict.path, conflict.reason) for conflict in plan.conflicts)
+    if merged.conflicts or kept:
+        return FilesMerged(folder=store.folder, conflicts=merged.conflicts or kept)
     parent = log.find_commit(place)
-    plan, kind = merged.build_plan(store.folder, place), "call"
     if source.leaf in (None, *session.tree.walk_up_ids(place)):
         # The calls of `source` are on the path to `place`: their records revert the changes, and this one must not.
         start = log.find_position(into.name, old_leaf, in_private_folder=store.is_private)
