@@ -76,10 +76,12 @@ _MODULES = {
     ),
     "sessiontree.core.context": (
         "Context",
-        "ExplainedEntry",
-        "Explanation",
         "State",
         "build_context",
+    ),
+    "sessiontree.core.context_explanation": (
+        "ExplainedEntry",
+        "Explanation",
         "explain",
     ),
     "sessiontree.core.conversion_result": (

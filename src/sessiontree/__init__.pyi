@@ -45,11 +45,11 @@ from sessiontree.convert.pydantic_ai import from_pydantic_ai as from_pydantic_ai
 from sessiontree.core.compaction import count_context_tokens as count_context_tokens
 from sessiontree.core.compaction import split_window as split_window
 from sessiontree.core.context import Context as Context
-from sessiontree.core.context import ExplainedEntry as ExplainedEntry
-from sessiontree.core.context import Explanation as Explanation
 from sessiontree.core.context import State as State
 from sessiontree.core.context import build_context as build_context
-from sessiontree.core.context import explain as explain
+from sessiontree.core.context_explanation import ExplainedEntry as ExplainedEntry
+from sessiontree.core.context_explanation import Explanation as Explanation
+from sessiontree.core.context_explanation import explain as explain
 from sessiontree.core.conversion_result import ConvertedBodies as ConvertedBodies
 from sessiontree.core.conversion_result import ConvertedMessages as ConvertedMessages
 from sessiontree.core.conversion_result import Omission as Omission

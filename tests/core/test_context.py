@@ -8,13 +8,12 @@ from sessiontree.core.context import (
     State,
     build_context,
     build_path_context,
-    encode_explanation,
-    explain,
     find_context_path,
     find_model_above,
     fold_system,
     read_state,
 )
+from sessiontree.core.context_explanation import encode_explanation, explain
 from sessiontree.core.entries import (
     AgentAction,
     BranchPoint,

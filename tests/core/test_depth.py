@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sessiontree.core.context import explain
+from sessiontree.core.context_explanation import explain
 from sessiontree.core.entries import Entry
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user

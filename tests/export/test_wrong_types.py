@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from sessiontree.acp.session_updates import ConversationUpdates
-from sessiontree.core.context import build_context, explain
+from sessiontree.core.context import build_context
+from sessiontree.core.context_explanation import explain
 from sessiontree.errors import SessionTreeError
 from sessiontree.export import DATASET_FORMATS, FORMATS, stream_export
 from sessiontree.export.redact import Redactor

@@ -30,7 +30,7 @@ from sessiontree.cli.output import (
     print_table,
 )
 from sessiontree.core.call_lookup import CallLookup
-from sessiontree.core.context import Explanation, encode_explanation, explain
+from sessiontree.core.context_explanation import Explanation, encode_explanation, explain
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.entry_text import format_entry_row, format_whole_body, format_whole_message
 from sessiontree.core.messages import estimate_tokens, get_entry_role, get_role

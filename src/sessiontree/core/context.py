@@ -1,8 +1,7 @@
-"""Context: what the model sees at an entry of the tree, and why.
+"""Context: what the model sees at an entry of the tree.
 
 `build_context` turns a path into messages in wire form. `Context.to_llm` turns these into the messages of a request.
-`explain` reports for every entry of the path whether it reaches the model and, if not, which entry represents it. All
-three use the same projection.
+`context_explanation` uses the same projection to say why.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 
 from sessiontree.core.conversion_result import ConvertedMessages
 from sessiontree.core.entries import (
-    ENTRY_TYPES,
     Body,
     BranchSummary,
     Compaction,
@@ -31,7 +29,6 @@ from sessiontree.core.entries import (
     RuleInjection,
 )
 from sessiontree.core.late_imports import load
-from sessiontree.core.message_input import find_unsent_blocks
 from sessiontree.core.messages import (
     build_text_blocks,
     coerce_string,
@@ -39,18 +36,15 @@ from sessiontree.core.messages import (
     estimate_tokens,
     extract_text,
     get_answered_call,
-    get_entry_role,
     get_model,
     get_role,
     get_tool_calls,
     is_failed_turn,
     is_list,
     is_object,
-    iter_blocks,
 )
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
-from sessiontree.errors import format_names
 
 NO_RESULT = "The tool was interrupted: no result was recorded."
 
@@ -146,7 +140,7 @@ class Context(Struct, frozen=True, kw_only=True):
         calls = {call.id for message in self.messages for call in get_tool_calls(message)}
         failed = self.find_failed_calls()
         return [
-            (id, message, _explain_withheld(message, calls, failed))
+            (id, message, explain_withheld(message, calls, failed))
             for id, message in zip(self.sources, self.messages, strict=True)
             if id not in sent
         ]
@@ -188,6 +182,20 @@ def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
         "content": [{"type": "text", "text": f"Output of {name}:\n{extract_text(message.get('content'))}"}],
         **({"timestamp": message["timestamp"]} if "timestamp" in message else {}),
     }
+
+
+def explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) -> str:
+    """Return why a message of the context is not in the request."""
+    call = get_answered_call(message)
+    if call is not None:
+        if call in failed:
+            return "the turn of its tool call failed"
+        return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
+    if is_failed_turn(message):
+        return f"the turn ended with {coerce_string(message.get('stopReason'))}"
+    if message.get("excludeFromContext") is True:
+        return "a shell command excluded from the context"
+    return f"messages of role {get_role(message)!r} are not sent"
 
 
 class ResultPairing:
@@ -234,37 +242,9 @@ def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObje
     }
 
 
-UNCHANGED = "as it is"
-"""The reason of an entry that the model sees without a change."""
-
-
-class ExplainedEntry(Struct, frozen=True, kw_only=True):
-    """One entry of a path, and whether and how it reaches the model."""
-
-    entry: Entry
-    reaches_model: bool
-    reason: str
-    """How it reaches the model, or why it does not."""
-    omitted: tuple[str, ...] = ()
-    """The types of its content blocks that the model is not sent."""
-    represented_by: EntryId | None = None
-    """The entry that represents this one in the context, if any."""
-    tokens: int = 0
-    """Estimated tokens in the request."""
-
-
-class Explanation(Struct, frozen=True, kw_only=True):
-    context: Context
-    entries: tuple[ExplainedEntry, ...]
-
-    @property
-    def tokens(self) -> int:
-        return sum(item.tokens for item in self.entries)
-
-
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """Return what the model sees at `leaf`; `None` is the place before the first entry. Raises `NotFound`."""
-    return _copy_messages(build_shared_context(tree, leaf))
+    return copy_messages(build_shared_context(tree, leaf))
 
 
 def build_shared_context(tree: Tree, leaf: EntryId | None) -> Context:
@@ -272,7 +252,7 @@ def build_shared_context(tree: Tree, leaf: EntryId | None) -> Context:
     return build_path_context(find_context_path(tree, leaf))
 
 
-def _copy_messages(context: Context) -> Context:
+def copy_messages(context: Context) -> Context:
     """Return the context with copies of the messages, which callers may change."""
     return replace(context, messages=to_builtins(context.messages))
 
@@ -335,7 +315,7 @@ def build_path_context(path: list[Entry]) -> Context:
 
     Do not change the messages: the entries share them.
     """
-    projection = _Projection(path)
+    projection = ContextProjection(path)
     built = [
         (entry.id, message) for entry in projection.select_entries() for message in projection.build_messages(entry)
     ]
@@ -362,7 +342,7 @@ class GrowingContext:
         self._tree: Tree | None = None
         self._leaf: EntryId | None = None
         self._history_changes = 0
-        self._projection = _Projection([])
+        self._projection = ContextProjection([])
         self._request = ResultPairing()
         self._has_empty_ids = False
         """Whether a call or a result has an empty id. Then a later call decides how an earlier result is sent."""
@@ -397,8 +377,8 @@ class GrowingContext:
     def _rebuild(self, path: list[Entry]) -> None:
         context = build_path_context(path)
         self.state, self._request = context.state, context.pair_results()
-        self._projection = _Projection([])  # without the path, which would keep its entries in memory
-        self._projection.edits = _Projection(path).edits
+        self._projection = ContextProjection([])  # without the path, which would keep its entries in memory
+        self._projection.edits = ContextProjection(path).edits
         self._has_empty_ids = any(map(_has_empty_ids, context.messages))
 
     def _add(self, entry: Entry) -> bool:
@@ -532,7 +512,7 @@ def _parse_state(wire: JsonObject) -> dict[str, Any]:
     }
 
 
-class _Projection:
+class ContextProjection:
     """Selects the entries of a path that contribute to the context, and builds their messages."""
 
     def __init__(self, path: list[Entry]) -> None:
@@ -635,115 +615,3 @@ def _apply_edit(message: JsonObject, edit: ContextEdit | None) -> list[JsonObjec
     if isinstance(content, str) and get_role(message) in ("assistant", "toolResult"):
         content = build_text_blocks(content)
     return [_fill_content({**message, "content": content})]
-
-
-def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
-    """Explain for every entry on the path to `leaf` whether it reaches the model, in which form, and how many tokens it
-    takes.
-    """
-    path = tree.path(leaf)
-    context = build_path_context(path)
-    projection = _Projection(path)
-    selected = {entry.id for entry in projection.select_entries()}
-    built = dict(zip(context.sources, context.messages, strict=True))
-    sent: dict[EntryId, list[JsonObject]] = {}
-    for id, message in context.build_request():
-        sent.setdefault(id, []).append(message)
-    calls = {call.id for message in context.messages for call in get_tool_calls(message)}
-    failed = context.find_failed_calls()
-    explained: list[ExplainedEntry] = []
-    for index, entry in enumerate(path):
-        if entry.id in sent:
-            edited = entry.id in projection.edits
-            explained.append(_explain_sent(entry, built[entry.id], sent[entry.id], context.state, edited=edited))
-        elif entry.id in built:
-            reason = _explain_withheld(built[entry.id], calls, failed)
-            explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
-        elif entry.id in selected:
-            reason = "left out by a context edit" if entry.id in projection.edits else _explain_type(entry)
-            explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
-        else:
-            explained.append(_explain_unselected(projection, index))
-    return Explanation(context=_copy_messages(context), entries=tuple(explained))
-
-
-def _explain_unselected(projection: _Projection, index: int) -> ExplainedEntry:
-    entry = projection.path[index]
-    if index <= projection.boundary:
-        boundary = projection.path[projection.boundary].id
-        return ExplainedEntry(entry=entry, reaches_model=False, reason=f"before the reset at {boundary}")
-    compaction = projection.path[projection.compaction].id
-    if entry.type == "compaction":
-        reason = "an older compaction"
-    elif index >= projection.first_kept:
-        reason = "an older system message"
-    else:
-        reason = "summarized by a compaction"
-    return ExplainedEntry(entry=entry, reaches_model=False, reason=reason, represented_by=compaction)
-
-
-def _explain_type(entry: Entry) -> str:
-    if entry.is_annotation:
-        return "an annotation"
-    facts = ENTRY_TYPES.get(entry.type)
-    reason = "" if facts is None else facts.unsent_reason
-    return reason or f"entries of type {entry.type!r} are not sent"
-
-
-def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) -> str:
-    """Return why a message of the context is not in the request."""
-    call = get_answered_call(message)
-    if call is not None:
-        if call in failed:
-            return "the turn of its tool call failed"
-        return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
-    if is_failed_turn(message):
-        return f"the turn ended with {coerce_string(message.get('stopReason'))}"
-    if message.get("excludeFromContext") is True:
-        return "a shell command excluded from the context"
-    return f"messages of role {get_role(message)!r} are not sent"
-
-
-def _find_omitted(message: JsonObject, state: State) -> tuple[str, ...]:
-    """Return the types of the blocks of a message that the model of `state` is not sent.
-
-    Only the model that wrote a thought can read it again, and only with its signature.
-    """
-    omitted = find_unsent_blocks(message)
-    is_same = get_model(message) == (state.provider, state.model)
-    thoughts = (block for block in iter_blocks(message.get("content")) if block.get("type") == "thinking")
-    unsigned = [block for block in thoughts if not is_same or not block.get("thinkingSignature")]
-    return (*omitted, *("thinking" for _ in unsigned))
-
-
-def _explain_sent(
-    entry: Entry, message: JsonObject, sent: list[JsonObject], state: State, *, edited: bool
-) -> ExplainedEntry:
-    own = [item for item in sent if get_answered_call(item) is None] or sent
-    reason = UNCHANGED if get_role(own[-1]) == get_role(message) else f"as {get_role(own[-1])}"
-    if edited and get_role(message) in EDITABLE:
-        reason = "as edited"
-    if len(own) < len(sent):
-        reason += ", with a placeholder for a missing tool result"
-    omitted = _find_omitted(message, state) if get_role(message) in ("user", "assistant", "toolResult") else ()
-    if omitted:
-        reason += f", without {format_names(omitted)}"
-    tokens = sum(map(estimate_tokens, sent))
-    return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, omitted=omitted, tokens=tokens)
-
-
-def encode_explanation(explanation: Explanation) -> list[JsonObject]:
-    """Return an explanation in the form that commands and the REST API use."""
-    return [
-        {
-            "id": item.entry.id,
-            "type": item.entry.type,
-            "role": get_entry_role(item.entry),
-            "reaches": item.reaches_model,
-            "reason": item.reason,
-            "omitted": list(item.omitted),
-            "representedBy": item.represented_by,
-            "tokens": item.tokens,
-        }
-        for item in explanation.entries
-    ]

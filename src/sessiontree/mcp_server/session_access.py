@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from sessiontree.branch_comparison import comparison_to_wire
-from sessiontree.core.context import explain
+from sessiontree.core.context_explanation import explain
 from sessiontree.core.entries import TEXT_LENGTH, CustomMessage, Entry, JsonObject
 from sessiontree.core.entry_text import format_whole_body, get_speaker
 from sessiontree.core.query import Query, parse_query

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sessiontree.core.context import Context, Explanation, State, build_context, explain, find_context_path, read_state
+from sessiontree.core.context import Context, State, build_context, find_context_path, read_state
+from sessiontree.core.context_explanation import Explanation, explain
 from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.core.late_imports import load
 from sessiontree.session.entry_builder import (

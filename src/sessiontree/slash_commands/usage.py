@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from sessiontree.core.call_lookup import CallLookup
-from sessiontree.core.context import UNCHANGED, ExplainedEntry, explain
+from sessiontree.core.context_explanation import UNCHANGED, ExplainedEntry, explain
 from sessiontree.core.entries import BranchSummary, Compaction, Entry, Message
 from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.messages import (

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sessiontree.branch_comparison import comparison_to_wire, diff_to_wire
 from sessiontree.core.call_lookup import CALL_SEARCH_LIMIT
-from sessiontree.core.context import encode_explanation, explain
+from sessiontree.core.context_explanation import encode_explanation, explain
 from sessiontree.core.entries import (
     BOOKKEEPING_TYPES,
     Body,

@@ -23,7 +23,7 @@ from textual.widgets import Input, Static
 from sessiontree.branch_comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.call_lookup import CallLookup
-from sessiontree.core.context import UNCHANGED, explain
+from sessiontree.core.context_explanation import UNCHANGED, explain
 from sessiontree.core.entries import EntryId, Message
 from sessiontree.core.entry_text import format_entry_row, format_model, format_readable_text, get_speaker
 from sessiontree.core.messages import list_usages, sum_usage
