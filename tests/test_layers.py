@@ -29,7 +29,7 @@ DOORS = {
     "claude_agent_sdk": "adapters/claude.py",
     "langchain_core": "adapters/langgraph", "langgraph": "adapters/langgraph",
     "acp": "acp",
-    "pydantic_ai": ("model/adapter", "convert/pydantic_ai.py", "adapters/pydantic_ai.py"),
+    "pydantic_ai": ("model/adapter", "convert/pydantic_ai", "adapters/pydantic_ai.py"),
     "agents": "adapters/openai_agents.py",
 }  # fmt: skip
 """Unstable dependencies, and the only place that imports them. `convert` has the rule for messages of pydantic_ai."""

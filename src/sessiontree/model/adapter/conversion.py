@@ -1,8 +1,8 @@
 """Converts conversations in wire form to requests of pydantic_ai, and its events and responses back.
 
-The rule for the parts of an answer is in `convert/pydantic_ai.py`. Here is what a request adds to it: content that
-providers reject is replaced, and data that identifies a part to its provider is returned to the same model only. The
-cost of a response comes from the prices in the configuration or from a price list.
+The rules for the parts of an answer are in `convert/pydantic_ai_parts.py`. A request adds two: content that providers
+reject is replaced, and data that identifies a part to its provider is returned to the same model only. The cost of a
+response comes from the prices in the configuration or from a price list.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pydantic_ai.usage import RequestUsage
 from sessiontree.config import Prices
 from sessiontree.convert.base import ApiKind, build_system_text
 from sessiontree.convert.cleanup import CallIds, clean_json, clean_name, clean_text
-from sessiontree.convert.pydantic_ai import (
+from sessiontree.convert.pydantic_ai_parts import (
     STOP_REASONS,
     build_blocks,
     build_identity,
