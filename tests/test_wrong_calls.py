@@ -33,6 +33,10 @@ TWO_ARMS = [st.Arm(name="a", prompt="a"), st.Arm(name="b", prompt="b")]
 
 CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     # sessions
+    "a view instead of a message": (
+        lambda s: s.append(st.UserMessage("hi")),
+        "UserMessage is a view of a stored message; make one with st.user(…)",
+    ),
     "text instead of a message": (
         lambda s: s.append("hi"),
         "an entry needs a body such as st.user(\"hi\"), not str; write st.user('hi')",
@@ -114,6 +118,22 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "compare needs a session, not str; open one with st.open",
     ),
     # agents
+    "a session in place of a tree": (
+        lambda s: st.explain(s, s.head.leaf),
+        "explain needs a tree such as session.tree, not Session",
+    ),
+    "a session in place of a tree for the context": (
+        lambda s: st.build_context(s, None),
+        "build_context needs a tree such as session.tree, not Session",
+    ),
+    "a summary without a model": (
+        lambda s: (s.append(st.user("hi")), s.append(st.assistant("hello")), st.run_sync(s.head.compact())),
+        'a summary needs a model; pass model="provider:model", or your own summary',
+    ),
+    "a number in place of the name of a model": (
+        lambda s: st.find_model(3),
+        'a model is given by its name, such as "openai:gpt-5.5", not by int',
+    ),
     "the name of a session instead of a session": (
         lambda s: st.Agent("auth"),
         "an agent works on a session or a branch, not on the text 'auth'; open a session with st.open('auth') first",
@@ -215,6 +235,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a number in place of a budget": (
         lambda s: st.Swarm(s, "team", "Look", model=script(), budget=5),
         "a budget is an st.Budget, not 5 (int); for US dollars write st.Budget(cost=5)",
+    ),
+    "a text as a limit of a budget": (
+        lambda s: st.Swarm(s, "team", "Look", model=script(), budget=st.Budget(cost="5")),
+        "a budget is a number of dollars, not '5'",
     ),
     "a swarm on the name of a session": (
         lambda s: st.Swarm("auth", "team", "Look", model=script()),

@@ -95,6 +95,18 @@ def test_a_message_in_our_form_is_accepted_as_it_is(message):
             {"role": "assistant", "content": [CALL]},
         ),
         (
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"path": "a"}'}]},
+            {"role": "assistant", "content": [CALL]},
+        ),
+        (
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"path"'}]},
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"path"'}]},
+        ),
+        (
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"path": "\ud800"}'}]},
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"path": "\ud800"}'}]},
+        ),
+        (
             {"role": "assistant", "content": "hi", "tool_calls": [{"id": "c1", "function": {"name": "read"}}]},
             {"role": "assistant", "content": [TEXT, {**CALL, "arguments": {}}]},
         ),

@@ -8,7 +8,7 @@ from sessiontree.core.context import State
 from sessiontree.errors import NotFound
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.slash_commands.models import choose_model, get_model_name
+from sessiontree.slash_commands.models import choose_model
 from tests.slash_commands.conftest import ScriptedModels
 
 
@@ -41,7 +41,7 @@ UNKNOWN_STATE = State(provider="vanished", model="x")
 def test_without_a_stored_model_the_default_is_used_without_a_warning(state: State) -> None:
     models = DefaultModels()
 
-    assert get_model_name(state) is None
+    assert state.model_name is None
     assert choose_model(models, None, state) == (models.default, None)
 
 

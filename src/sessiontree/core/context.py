@@ -45,6 +45,7 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
 
 NO_RESULT = "The tool was interrupted: no result was recorded."
 
@@ -73,6 +74,12 @@ class State(Struct, frozen=True, kw_only=True):
     @property
     def model_wire(self) -> JsonObject | None:
         return None if self.model is None else {"provider": self.provider, "modelId": self.model}
+
+    @property
+    def model_name(self) -> str | None:
+        """The model as `provider:model`; `None` if no entry names one, as after an answer that somebody typed."""
+        known = self.provider not in (None, "", "unknown") and self.model not in (None, "", "unknown")
+        return f"{self.provider}:{self.model}" if known else None
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -244,7 +251,13 @@ def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObje
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """Return what the model sees at `leaf`; `None` is the place before the first entry. Raises `NotFound`."""
+    check_tree(tree, "build_context")
     return copy_messages(build_shared_context(tree, leaf))
+
+
+def check_tree(tree: object, function: str) -> None:
+    if not isinstance(tree, Tree):
+        raise InvalidOperation(f"{function} needs a tree such as session.tree, not {type(tree).__name__}")
 
 
 def build_shared_context(tree: Tree, leaf: EntryId | None) -> Context:

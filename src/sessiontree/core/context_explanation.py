@@ -10,6 +10,7 @@ from sessiontree.core.context import (
     ContextProjection,
     State,
     build_path_context,
+    check_tree,
     copy_messages,
     explain_withheld,
 )
@@ -59,6 +60,7 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     """Explain for every entry on the path to `leaf` whether it reaches the model, in which form, and how many tokens it
     takes.
     """
+    check_tree(tree, "explain")
     path = tree.path(leaf)
     context = build_path_context(path)
     projection = ContextProjection(path)

@@ -68,7 +68,12 @@ def check_message(message: dict[str, Any]) -> dict[str, Any]:
     content: Any = message.get("content")
     if content.__class__ is list:
         for block in content:
-            if block.__class__ is not dict or not _has_type(block, accepted) or not _is_whole(block):
+            if (
+                block.__class__ is not dict
+                or not _has_type(block, accepted)
+                or not _is_whole(block)
+                or block.get("arguments").__class__ is str
+            ):
                 message = {**message, "content": _convert_blocks(content, role, accepted)}
                 break
     elif content is not None and not isinstance(content, str):  # without content it is sent as empty, as by peers
@@ -235,10 +240,7 @@ def _convert_function_call(call: object) -> dict[str, Any]:
         raise InvalidOperation(f'the call of {_show(function["name"])} in "tool_calls" has no "id"')
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        try:
-            arguments = msgspec.json.decode(arguments or "{}")
-        except (msgspec.DecodeError, RecursionError):
-            arguments = None
+        arguments = _parse_arguments(arguments)
     if not is_object(arguments):
         raise InvalidOperation(f"the arguments of the call of {_show(function['name'])} are not a JSON object")
     return {"type": "toolCall", "id": call["id"], "name": function["name"], "arguments": arguments}
@@ -283,7 +285,21 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
         _refuse(f"blocks of type {_show(kind)} are not sent to models", role)
     if not _is_whole(block):
         _refuse(f"a block of type {_show(kind)} lacks its {_list_fields(str(kind))}", role)
+    if (
+        isinstance(written := block.get("arguments"), str)
+        and written
+        and is_object(arguments := _parse_arguments(written))
+    ):
+        return {**block, "arguments": arguments}  # otherwise kept: a model may have written no JSON
     return block
+
+
+def _parse_arguments(text: str) -> object:
+    """Return the arguments of a call that are given as JSON text, `None` if they are not JSON."""
+    try:
+        return msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):  # a text may hold half of a surrogate pair
+        return None
 
 
 def _convert_image_url(source: object, role: str) -> dict[str, Any]:

@@ -6,11 +6,12 @@ every property returns a harmless value whatever the JSON holds.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, ClassVar, NamedTuple, Never, TypeAlias, TypeGuard
 
 from msgspec import Struct, field
 
 from sessiontree.core.timestamps import format_timestamp
+from sessiontree.errors import InvalidOperation
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
@@ -217,11 +218,23 @@ def view_usage(usage: object) -> TokenUsage | None:
 # Messages
 
 
+_MAKERS = {
+    "UserMessage": "st.user(…)",
+    "AssistantMessage": "st.assistant(…)",
+    "ToolResult": "st.tool_result(call, name, content)",
+    "SystemMessage": "st.system(…)",
+}
+
+
 class MessageView(JsonView):
     """A message of a conversation."""
 
     __slots__ = ()
     __match_args__ = ("text",)
+
+    def __init__(self, *values: Never, **fields: Never) -> None:
+        made_with = _MAKERS.get(type(self).__name__, "st.Message({…})")
+        raise InvalidOperation(f"{type(self).__name__} is a view of a stored message; make one with {made_with}")
 
     @property
     def role(self) -> str:

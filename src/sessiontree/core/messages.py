@@ -226,7 +226,7 @@ def is_ready(message: JsonObject) -> bool:
                 return False
             elif kind == "thinking":
                 text = block["thinking"]
-            elif kind == "toolCall" and block["name"].__class__ is str and "arguments" in block:
+            elif kind == "toolCall" and block["name"].__class__ is str and block["arguments"].__class__ is not str:
                 text = block["id"]
             else:
                 return False

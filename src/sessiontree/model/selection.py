@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from sessiontree import config
 from sessiontree.config import Config, ModelSettings
-from sessiontree.errors import NotFound, SessionTreeError, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.home import get_home
 from sessiontree.model import local_model
 from sessiontree.model.base import Model, ModelError
@@ -72,6 +72,8 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
     A name is `provider:model`, or a provider's name alone for its default model. Raises `NoModel`, `NotFound` or
     `ConfigError`.
     """
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidOperation(f'a model is given by its name, such as "openai:gpt-5.5", not by {type(name).__name__}')
     configured = config.load_config() if settings is None else settings
     if name is None and (chosen_last := recall_model(configured.model)) is not None:
         with suppress(NoModel, NotFound):  # unavailable by now; `list_candidates` gives the reason

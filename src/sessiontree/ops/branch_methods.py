@@ -36,10 +36,10 @@ def resolve_model(branch: Branch, model: Model | str | None) -> Model:
     """
     if model is not None and not isinstance(model, str):
         return model
-    state = branch.state
-    if model is None and state.model is None:
+    name = branch.state.model_name if model is None else model
+    if name is None:
         raise InvalidOperation('a summary needs a model; pass model="provider:model", or your own summary')
-    return find_model(model if model is not None else f"{state.provider}:{state.model}")
+    return find_model(name)
 
 
 def _build_request(

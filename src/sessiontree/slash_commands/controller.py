@@ -65,7 +65,7 @@ from sessiontree.ops.navigate import (
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
 from sessiontree.slash_commands.host import HeadlessHost, Host, WorkingFolder
-from sessiontree.slash_commands.models import ConfiguredModels, Models, get_model_name
+from sessiontree.slash_commands.models import ConfiguredModels, Models
 from sessiontree.slash_commands.plan_mode import PlanMode
 from sessiontree.slash_commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 
@@ -724,7 +724,7 @@ class SessionController:
         """Return the model that the session used last, or the current one if that is unavailable."""
         from sessiontree.model.selection import NoModel
 
-        model, name = self.model, get_model_name(session.head.state)
+        model, name = self.model, session.head.state.model_name
         if name is None or (model is not None and model.info.name == name):
             return model
         try:

@@ -54,12 +54,6 @@ class ConfiguredModels:
         return f"{last}, the model chosen last, is not available; using {found.info.name}"
 
 
-def get_model_name(state: State) -> str | None:
-    """Return the name of the model at a place, or `None` if no entry names one, as in sessions of other programs."""
-    known = state.provider not in (None, "", "unknown") and state.model not in (None, "", "unknown")
-    return f"{state.provider}:{state.model}" if known else None
-
-
 def choose_model(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
     """Return the named model, the conversation's model or the default model, in this order, and a warning or `None`.
 
@@ -68,7 +62,7 @@ def choose_model(models: Models, named: str | None, state: State | None) -> tupl
     """
     from sessiontree.model.selection import NoModel
 
-    held = None if named or state is None else get_model_name(state)
+    held = None if named or state is None else state.model_name
     try:
         found = models.find(named or held)
         if named or held or not isinstance(models, ConfiguredModels):

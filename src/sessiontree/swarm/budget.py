@@ -85,6 +85,8 @@ class Budget(Struct, frozen=True, kw_only=True):
         """Raise `InvalidOperation` for a limit that is not a positive number."""
         for kind in KINDS:
             limit = getattr(self, kind)
+            if limit is not None and not isinstance(limit, int | float):
+                raise InvalidOperation(f"a budget is a number of {_UNITS[kind]}, not {limit!r}")
             if limit is not None and not 0 < limit < math.inf:
                 raise InvalidOperation(f"a budget of {limit:g} {_UNITS[kind]} is invalid; use a number above 0")
 
