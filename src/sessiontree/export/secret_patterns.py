@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
+from sessiontree.export.token_shapes import COMMON_TOKENS, MORE_TOKENS, SERVICES, SHORT_TOKENS, TOKEN_END
+
 SecretMatch = re.Match[str]
 
 REDACTED_PREFIX = "[redacted"
@@ -29,81 +31,6 @@ MIN_TOKEN_LENGTH = 13
 SECRET_NAME_HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
 """Last words of names whose value is a secret if it looks random. The value of `token` may also be a word of a
 parser."""
-
-_TOKENS = (
-    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and compatible providers
-    r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
-    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
-    r"glpat-[A-Za-z0-9_-]{16,}",
-    r"xox[abeprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
-    r"hf_[A-Za-z0-9]{20,}|gsk_[A-Za-z0-9]{20,}|r8_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}|xai-[A-Za-z0-9]{20,}",
-    r"pypi-[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{20,}|dop_v1_[a-f0-9]{32,}",
-    r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}",  # Google
-    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
-    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
-    r"hv[brs]\.[A-Za-z0-9_-]{20,}",  # Vault
-    r"AGE-SECRET-KEY-1[A-Z0-9]{40,}",
-    r"st_[A-Za-z0-9_-]{40,}",  # sessiontree servers
-    r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
-)
-
-_END = r"(?![A-Za-z0-9_+/=-])"
-_MORE_TOKENS = (  # a lower-case prefix, which is searched first, and the pattern
-    ("dckr_", r"dckr_[po]at_[A-Za-z0-9_-]{20,}"),  # Docker
-    ("shp", r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32,}"),  # Shopify
-    ("sq0", r"sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{22,}"),  # Square
-    ("eaaa", rf"(?<![+/_-])EAAA(?=[A-Za-z_-]{{0,60}}[0-9])[A-Za-z0-9_-]{{22,60}}{_END}"),
-    ("lin_", r"lin_(?:api|oauth)_[A-Za-z0-9]{32,}"),  # Linear
-    ("ntn_", r"ntn_[A-Za-z0-9]{40,}"),  # Notion
-    ("secret_", rf"secret_[A-Za-z0-9]{{43}}{_END}"),
-    ("fig", r"fig[dour]_[A-Za-z0-9_-]{30,}"),  # Figma
-    ("dapi", rf"dapi[a-f0-9]{{32}}(?:-[0-9]{{1,2}})?{_END}"),  # Databricks
-    (
-        "dp.",
-        r"dp\.(?:pt|ct|sa|scim|audit)\.[A-Za-z0-9]{40,}|dp\.st\.(?:[a-z0-9_-]{2,40}\.)?[A-Za-z0-9]{40,}",
-    ),  # Doppler
-    ("pscale_", r"pscale_(?:tkn|oauth|pw|pass)_[A-Za-z0-9_=.-]{32,}"),  # PlanetScale
-    ("sbp_", r"sbp_(?:v0_)?[a-f0-9]{40,}"),  # Supabase
-    ("sb_secret_", r"sb_secret_[A-Za-z0-9_-]{20,}"),
-    ("sntry", r"sntrys_[A-Za-z0-9+/=_-]{40,}|sntry[ua]_[a-f0-9]{64}"),  # Sentry
-    *((f"nr{kind}-", rf"NR{kind.upper()}-[A-Za-z0-9_-]{{18,}}") for kind in ("ak", "js", "ii", "iq", "ra", "aa")),
-    # New Relic, above, and its license keys
-    ("nral", rf"[A-Za-z0-9]{{36}}NRAL{_END}"),
-    ("glc_", r"glc_[A-Za-z0-9+/]{32,}={0,3}"),  # Grafana
-    ("glsa_", r"glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
-    ("eyjrijoi", r"(?<![+/])eyJrIjoi[A-Za-z0-9]{40,}={0,3}"),
-    ("pmak-", r"PMAK-[a-f0-9]{24}-[a-f0-9]{34}"),  # Postman
-    ("tt3", r"AT[ACS]TT3[A-Za-z0-9_=-]{40,}"),  # Atlassian
-    ("atbb", r"(?<![+/])ATBB[A-Za-z0-9]{24,}"),
-    ("pplx-", r"pplx-[A-Za-z0-9]{32,}"),  # Perplexity
-    ("whsec_", r"whsec_[A-Za-z0-9+/=_-]{24,}"),  # Stripe webhooks
-    ("gocspx-", r"GOCSPX-[A-Za-z0-9_-]{20,}"),  # Google clients
-    ("key-", rf"(?<![_-])(?:pub)?key-[a-f0-9]{{32}}{_END}"),  # Mailgun
-    ("mailgun", rf"(?<![_-])[a-f0-9]{{32}}-[a-f0-9]{{8}}-[a-f0-9]{{8}}{_END}"),
-    ("pat", rf"pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}{_END}"),  # Airtable
-    *(  # GitLab
-        (f"gl{kind}-", rf"gl{kind}-[A-Za-z0-9_-]{{20,}}")
-        for kind in ("dt", "rt", "ptt", "ft", "soat", "imt", "agent", "oas", "cbt")
-    ),
-    ("_v1_", r"do[or]_v1_[a-f0-9]{64}"),  # DigitalOcean
-    ("pat-", r"pat-(?:na|eu|ap)[0-9]-[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),  # HubSpot
-    ("nfp_", r"nfp_[A-Za-z0-9]{36,}"),  # Netlify
-    ("rnd_", r"rnd_[A-Za-z0-9]{28,}"),  # Render
-    ("fm2_", r"fm2_[A-Za-z0-9+/]{60,}={0,3}"),  # Fly
-    ("fo1_", r"fo1_[A-Za-z0-9_-]{40,}"),
-    ("hrku-", r"HRKU-AA[A-Za-z0-9_-]{58}"),  # Heroku
-    ("q~", rf"[A-Za-z0-9_~.]{{3}}[0-9]Q~[A-Za-z0-9_~.-]{{31,34}}{_END}"),  # Azure
-    ("lsv2_", r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),  # LangSmith
-    ("pcsk_", r"pcsk_[A-Za-z0-9_]{50,}"),  # Pinecone
-    ("tfp_", r"tfp_[A-Za-z0-9_.-]{40,}"),  # Typeform
-    ("cfpat-", r"CFPAT-[A-Za-z0-9_-]{43}"),  # Contentful
-    ("bkua_", r"bkua_[A-Za-z0-9]{40}"),  # Buildkite
-    ("ccipat_", r"CCIPAT_[A-Za-z0-9]{20,24}_[a-f0-9]{40}"),  # CircleCI
-    (".atlasv1.", r"[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,}"),  # Terraform
-    ("pul-", rf"pul-[a-f0-9]{{40}}{_END}"),  # Pulumi
-    ("rubygems_", r"rubygems_[a-f0-9]{48}"),
-    ("mfa.", r"mfa\.[A-Za-z0-9_-]{80,}"),  # Discord
-)
 
 _GAP = r"[ \t]{0,20}"
 _FIRST = "".join(sorted({name[0] for name in SECRET_NAMES}))
@@ -251,7 +178,7 @@ _NEEDS = {
     "named secret": (*SECRET_NAME_HINTS, "secret", "cookie", "credential", "sig", "curl"),
     "authorization": ("authorization", "cookie", "bearer", "basic"),
     "private key": ("private",),
-    "webhook": ("webhook", "hooks.slack.com"),
+    "webhook": ("webhook", "hooks.slack.com", "hooks.zapier.com"),
     "kubernetes secret": ("secret",),
 }
 _SQUEEZED = tuple(name.replace(" ", "") for name in SECRET_NAMES)
@@ -293,8 +220,16 @@ RULES = _build_rules(
             r"(?<=Private-Lines: )[0-9]{1,4}\s++(?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++",
             _accept_any,
         ),  # PuTTY
-        ("token", "(?<![A-Za-z0-9])(?:" + "|".join(_TOKENS) + ")", _accept_any),
-        *(("token", f"(?<![A-Za-z0-9]){pattern}", _accept_any, (begins,)) for begins, pattern in _MORE_TOKENS),
+        ("token", "(?<![A-Za-z0-9])(?:" + "|".join(COMMON_TOKENS) + ")", _accept_any),
+        *(("token", f"(?<![A-Za-z0-9]){pattern}", _accept_any, (part,)) for part, pattern in MORE_TOKENS),
+        *(("token", rf"(?<![A-Za-z0-9/+_.-]){pattern}", _is_random_match, (part,)) for part, pattern in SHORT_TOKENS),
+        (  # SERVICE = "..."
+            "token",
+            rf"(?i:{'|'.join(SERVICES)})[A-Za-z0-9_.-]{{0,20}}[\"'`]?{_GAP}(?:=>|:=|=|:){_GAP}[\"'`]?"
+            rf"(?P<secret>[A-Za-z0-9_=-]{{16,100}}){TOKEN_END}",
+            _is_random_match,
+            SERVICES,
+        ),
         (
             "token",
             r"(?:(?<![A-Za-z0-9])|(?<=bot))[0-9]{6,12}:A[A-Za-z0-9_-]{34}(?![A-Za-z0-9_-])",
@@ -304,7 +239,7 @@ RULES = _build_rules(
         (  # Discord
             "token",
             rf"(?<![A-Za-z0-9_.-])(?P<secret>(?P<id>(?:[MN][DTjz]|O[DT])[A-Za-z0-9_-]{{21,27}})\.[A-Za-z0-9_-]{{6,7}}"
-            rf"\.[A-Za-z0-9_-]{{27,40}}){_END}",
+            rf"\.[A-Za-z0-9_-]{{27,40}}){TOKEN_END}",
             _is_bot_token,
             (".",),
         ),
@@ -317,7 +252,7 @@ RULES = _build_rules(
         (
             "webhook",
             r"(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/"
-            r"|webhook\.office\.com/webhookb2/)(?P<secret>[A-Za-z0-9_@/+-]{20,})",
+            r"|webhook\.office\.com/webhookb2/|hooks\.zapier\.com/hooks/catch/)(?P<secret>[A-Za-z0-9_@/+-]{12,})",
             _accept_any,
         ),
         (  # kind: Secret, then its data
