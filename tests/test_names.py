@@ -28,6 +28,7 @@ SAME_ROLE = {
     "experiment": "experiments, and the command that runs them",
     "export": "exports, and the command that writes them",
     "exports": "the same noun in two front ends",
+    "fan_out": "continuing a place in several ways, and the command that does it",
     "fork": "forks, in each layer",
     "jsonl": "the same format",
     "merge": "merges, in each layer",

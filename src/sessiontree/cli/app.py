@@ -85,7 +85,7 @@ COMMAND_GROUPS = {
         "chat": "chat",
         "prompt": "chat",
         "acp": "acp",
-        "fan-out": "experiment",
+        "fan-out": "fan_out",
         "ab": "experiment",
         "swarm": "swarm",
     },
