@@ -75,7 +75,7 @@ $(VENV)/.installed-torture: $(VENV)/.installed
 	    || echo "torture: $$package cannot be installed here"; \
 	done
 	@! command -v apt-get >/dev/null \
-	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs >/dev/null 2>&1 || true
+	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs btrfs-progs >/dev/null 2>&1 || true
 	@touch $@
 
 torture: $(VENV)/.installed-torture programs  ## The reliability tests many times over: about an hour

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sessiontree.config import FileSettings
 from sessiontree.files import private_folder
-from sessiontree.files.folder_snapshot import FolderSnapshots
+from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
 from sessiontree.files.git_command import SnapshotError
 from sessiontree.files.private_folder import (
     FolderMethod,
@@ -210,3 +214,60 @@ def test_it_moves_with_the_home(
     assert find_folder_of_path(found.path) == found
     remove_private_folder(found, SETTINGS)
     assert list_private_folders() == []
+
+
+@pytest.fixture
+def reflink_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that can clone files, in a file of its own."""
+    if os.geteuid() != 0 or shutil.which("mkfs.btrfs") is None:
+        pytest.skip("a file system with reflinks needs root and mkfs.btrfs")
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    with open(image, "wb") as file:
+        file.truncate(256 << 20)
+    disk.mkdir()
+    subprocess.run(["mkfs.btrfs", "--quiet", image], check=True)
+    if subprocess.run(["mount", "-o", "loop", image, disk], capture_output=True, check=False).returncode:
+        pytest.skip("btrfs cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_large_files_are_cloned_where_the_file_system_can_do_that(
+    reflink_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(reflink_disk / "home"))
+    project = reflink_disk / "project"
+    project.mkdir()
+    for name in ("kept", "changed", "run"):
+        (project / name).write_bytes(os.urandom(1 << 20))
+    (project / "run").chmod(0o755)
+    (project / "small").write_text("small")
+    (project / "link").symlink_to("kept")
+    workspace = Workspace(project)
+    before = read_folder(project)
+    commit = workspace.commit(workspace.take(), [], "person", None)
+    (project / "changed").write_bytes(os.urandom(1 << 20))
+
+    folder = create_private_folder(
+        workspace.store, commit, session="s", branch="b", settings=SETTINGS, methods=["reflink"]
+    )
+
+    assert folder.method == "reflink"
+    assert read_folder(Path(folder.path)) == before
+    assert find_blocks(Path(folder.path, "kept")) == find_blocks(project / "kept")
+    assert find_blocks(Path(folder.path, "run")) == find_blocks(project / "run")
+    assert find_blocks(Path(folder.path, "changed")) != find_blocks(project / "changed")
+    assert FolderSnapshots(folder.open_store(), SETTINGS).take() == FolderState(workspace.store.get_tree(commit))
+    Path(folder.path, "kept").write_text("changed in the copy")
+    assert (project / "kept").read_bytes() == before["kept"][0]  # type: ignore[index]
+
+
+def find_blocks(path: Path) -> list[tuple[int, ...]]:
+    """Return where the content of a file is on the disk."""
+    header = struct.Struct("=QQLLLL")
+    request = bytearray(header.size + 32 * 56)
+    header.pack_into(request, 0, 0, (1 << 64) - 1, 1, 0, 32, 0)
+    with open(path, "rb") as file:
+        fcntl.ioctl(file, 0xC020660B, request)  # FS_IOC_FIEMAP, after writing the file to the disk
+    count = header.unpack_from(request)[3]
+    return [struct.unpack_from("=QQQ", request, header.size + number * 56) for number in range(count)]
