@@ -302,3 +302,16 @@ async def test_the_tree_asks_its_question_once(running: Running) -> None:
         await app.press("enter")
         await app.wait_until(lambda: len(app.app.screen_stack) == 1)
         assert session.head.leaf == next(entry.id for entry in session.tree if "The dict is done." in str(entry.body))
+
+
+async def test_a_dialog_that_opens_while_the_terminal_is_not_focused_gets_the_keys_later(running: Running) -> None:
+    async with running() as app:
+        app.app.post_message(events.AppBlur())
+        await app.wait_until(lambda: app.app.focused is None)
+        answer = asyncio.create_task(app.app.ui.select("Which way?", ["cache", "dict"]))
+        await app.wait_for_text("Which way?")
+        app.app.post_message(events.AppFocus())
+        await app.press("down", "enter")
+        await app.wait_until(answer.done)
+
+        assert answer.result() == "dict"

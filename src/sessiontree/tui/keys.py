@@ -258,6 +258,13 @@ class OrderedKeysApp(App[T]):
     selects from a list before the letters typed earlier have filtered it.
     """
 
+    def watch_app_focus(self, focus: bool) -> None:
+        """Give the keys to a screen that opened while the terminal was not focused. Textual leaves it without focus."""
+        if focus and self.is_running and self.screen.focused is None:
+            selector = self.AUTO_FOCUS if self.screen.AUTO_FOCUS is None else self.screen.AUTO_FOCUS
+            widgets = self.screen.query(selector) if selector else ()
+            self.screen.set_focus(next((widget for widget in widgets if widget.focusable), None))
+
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
             with suppress(TimeoutError):
