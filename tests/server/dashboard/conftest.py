@@ -36,7 +36,7 @@ def visit(browser: Any, serve: Serve) -> Iterator[Visit]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(int(__import__("os").environ.get("I25T", "60000")))
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: "Content Security Policy" in message.text and errors.append(message.text))
         if signs is not None:
