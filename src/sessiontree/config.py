@@ -205,6 +205,8 @@ class AppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """`auto` is dark or light, as the terminal is."""
     notify: bool = True
     """Whether the bell rings when a long run ends and the terminal is not focused."""
+    vi_keys: bool = False
+    """Whether the editor has the keys of vi."""
 
 
 class ModelServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -305,7 +305,7 @@ class SessionApp(OrderedKeysApp[None]):
         self.options = replace(self.options, settings=settings)
         self.set_keymap(build_keymap(settings.keys))
         self.theme = self._choose_theme()
-        self.chat.apply_theme()
+        self.chat.apply_settings()
         if self.controller is not None:
             self.controller.apply_settings(settings)
 

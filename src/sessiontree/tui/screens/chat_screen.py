@@ -120,11 +120,12 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._ui_thread, self._event_loop = threading.get_ident(), get_running_loop()
-        self.apply_theme()
+        self.apply_settings()
         self.status_line.hint = format_hints(self, ("abort", "to abort"))
         self._queue_lines.hint = format_hints(self, ("take_back", "to edit"))
 
-    def apply_theme(self) -> None:
+    def apply_settings(self) -> None:
+        self.editor.use_vi_keys(self.app.options.settings.app.vi_keys)
         self.transcript.set_renderer(
             BlockRenderer(self.app.transcript_styles, unfold_hint=format_hints(self, ("unfold", "to expand")))
         )

@@ -39,6 +39,7 @@ def _list_choices(kind: Any) -> dict[str, Any]:
 SETTINGS = (
     Setting(label="Theme", key=("app", "theme"), choices=_list_choices(ThemeName)),
     Setting(label="Notify when a long run ends", key=("app", "notify"), choices=ON_OFF),
+    Setting(label="Vi keys in the editor", key=("app", "vi_keys"), choices=ON_OFF),
     Setting(label="Esc twice opens", key=("double_escape",), choices=_list_choices(DoubleEscape)),
     Setting(
         label="Permission mode at the start",

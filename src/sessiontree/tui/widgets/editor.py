@@ -37,6 +37,7 @@ from sessiontree.tui.services.input import (
     save_clipboard_image,
 )
 from sessiontree.tui.services.terminal import send_to_clipboard
+from sessiontree.tui.widgets.vi_keys import ViKeys
 
 LONG_LINES, LONG_CHARACTERS = 10, 1500
 """A longer paste is shown as a placeholder."""
@@ -118,6 +119,7 @@ class Editor(TextArea):
     Editor, Editor:focus {
         height: auto; max-height: 12; min-height: 1;
         border: none; border-top: solid $panel; border-bottom: solid $panel;
+        border-title-color: $muted; border-title-background: $background;
         padding: 0 1; background: $background;
         scrollbar-size-vertical: 1;
     }
@@ -176,6 +178,7 @@ class Editor(TextArea):
         self.completer: Completer | None = None
         self.is_extension_key: Callable[[str], bool] = lambda key: False
         """Returns whether an extension has bound a key. Such keys override cursor keys."""
+        self.vi_keys: ViKeys | None = None
         self._popup = choices
         self._history: list[HistoryItem] = []
         self._history_index = 0
@@ -202,6 +205,11 @@ class Editor(TextArea):
     def _paste_pattern(self) -> re.Pattern[str]:
         """Matches any placeholder. Requires at least one paste."""
         return re.compile("|".join(map(re.escape, self._pastes)))
+
+    def use_vi_keys(self, is_on: bool) -> None:
+        if is_on != (self.vi_keys is not None):
+            self.border_title = ""
+            self.vi_keys = ViKeys(self) if is_on else None
 
     def set_text(self, text: str) -> None:
         """Replace the text. The user can undo this."""
@@ -282,6 +290,10 @@ class Editor(TextArea):
             if start < column < end:
                 return row, end if location > before else start
         return location
+
+    def delete_range(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Delete a part of the text, with the whole of each placeholder in it."""
+        self._delete_via_keyboard(start, end)
 
     def _delete_via_keyboard(self, start: tuple[int, int], end: tuple[int, int]) -> EditResult | None:
         first, last = sorted((start, end))
@@ -365,6 +377,10 @@ class Editor(TextArea):
         bound = self.screen.active_bindings.get(event.key)
         if bound is not None and bound.binding.id is None and self.is_extension_key(event.key):
             return
+        if self.vi_keys is not None and self.vi_keys.handle_key(event):
+            event.stop()
+            event.prevent_default()
+            return
         if bound is not None and bound.enabled and not event.is_printable:
             event.stop()
             event.prevent_default()
@@ -399,6 +415,8 @@ class Editor(TextArea):
             is_prompt = is_prompt_line(self.text.strip("\n"))  # a paste is never a command
             self._hide_suggestions()
             self.clear_text()
+            if self.vi_keys is not None:
+                self.vi_keys.enter_insert_mode()
             self.post_message(self.Submitted(text.strip("\n"), is_prompt=is_prompt, is_follow_up=is_follow_up))
 
     def clear_text(self) -> None:
