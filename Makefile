@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-peers torture bench build docs docs-serve lock lint types coverage setup programs clean
+.PHONY: help demo test test-peers torture bench build docs docs-serve lock lint types coverage setup programs check-wheel clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -110,6 +110,9 @@ build: $(VENV)/.installed  ## Make the sdist and the wheel in dist/
 	@rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m twine check --strict dist/*
+
+check-wheel: build  ## Install the wheel into a fresh environment for each extra, and use it
+	$(BIN)/python scripts/check_wheel.py
 
 clean:  ## Remove what the other targets made
 	rm -rf $(VENV) .peers .models bench/data bench/.venv-peers .coverage* .hypothesis
