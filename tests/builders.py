@@ -15,7 +15,8 @@ from sessiontree.core.entries import Body, Entry, Message, iter_entries
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import encode_body, get_type, read_entry, write_object
+from sessiontree.format.codec import encode_body, get_type, read_entry
+from sessiontree.format.json_line import write_object
 from sessiontree.format.session_reader import SessionReader
 
 TIME = "2026-01-01T00:00:00.000Z"

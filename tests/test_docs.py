@@ -32,10 +32,9 @@ from sessiontree.format.codec import (
     find_unknown_fields,
     get_type,
     parse_body,
-    read_object,
     write_entry,
-    write_object,
 )
+from sessiontree.format.json_line import read_object, write_object
 from sessiontree.format.session_reader import SessionReader
 
 ROOT = Path(__file__).parents[1]

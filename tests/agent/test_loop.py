@@ -20,7 +20,7 @@ from sessiontree.config import Config, RetrySettings
 from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingLevelChange
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.hooks.bus import HookContext, Hooks
 from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate, TurnEnd
 from sessiontree.model.base import ModelError, TextDelta

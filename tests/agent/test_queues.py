@@ -15,7 +15,7 @@ from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel

@@ -31,7 +31,7 @@ from sessiontree.agent.tool import tool
 from sessiontree.config import Config, ModelSettings
 from sessiontree.core.messages import ToolCall, assistant, extract_text, tool_call
 from sessiontree.errors import OutcomeUnknown, StoreError
-from sessiontree.format.codec import write_value
+from sessiontree.format.json_line import write_value
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.hooks.events import Notice
 from sessiontree.library import catalog

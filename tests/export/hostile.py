@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sessiontree.format.codec import WIRE, write_object
+from sessiontree.format.codec import WIRE
+from sessiontree.format.json_line import write_object
 
 MESSAGE_FIELDS = (
     *("role", "provider", "model", "api", "stopReason", "errorMessage", "toolName", "toolCallId", "command", "code"),

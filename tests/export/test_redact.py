@@ -15,7 +15,8 @@ from sessiontree.core.entries import HEAD_RECORD, Custom
 from sessiontree.errors import InvalidOperation
 from sessiontree.export import FORMATS, Redactor, export
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.format.codec import read_object, write_entry, write_object
+from sessiontree.format.codec import write_entry
+from sessiontree.format.json_line import read_object, write_object
 from tests.export.hostile import make_hostile_lines
 from tests.export.sessions import SECRET, make_story
 

@@ -9,7 +9,7 @@ from sessiontree.core.context import build_context
 from sessiontree.errors import FormatError
 from sessiontree.export import export
 from sessiontree.export.snapshot import Snapshot, read_snapshot
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.builders import build_file, entry, header

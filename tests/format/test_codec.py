@@ -15,12 +15,11 @@ from sessiontree.core import entries as e
 from sessiontree.core.messages import extract_text, get_tool_calls, preview_message, user
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
-from sessiontree.format import codec
+from sessiontree.format import json_line
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
     MemoryLine,
-    NotJson,
     build_copy_fields,
     encode_body,
     find_hidden_keys,
@@ -32,13 +31,12 @@ from sessiontree.format.codec import (
     read_entry,
     read_header,
     read_line_preview,
-    read_object,
     read_preview,
     write_entry,
     write_header,
     write_message,
-    write_object,
 )
+from sessiontree.format.json_line import NotJson, read_object, write_object
 from sessiontree.format.nesting import NESTING_LIMIT
 from sessiontree.format.session_reader import SessionReader
 from tests.builders import TIME, entry, limit_stack, nest_lists, raises_if_stack_is_shared
@@ -345,7 +343,7 @@ def test_a_value_that_could_not_be_read_back_is_not_written(depth, more):
 
 def test_too_deep_values_are_refused_even_if_the_encoder_accepts_them(monkeypatch):
     monkeypatch.setattr(orjson, "dumps", lambda value, *_: json.dumps(value).encode())
-    monkeypatch.setattr(codec, "_dumps", codec._import_and_dump)
+    monkeypatch.setattr(json_line, "_dumps", json_line._import_and_dump)
 
     with pytest.raises(InvalidOperation, match="cannot be nested more than 254 levels"):
         write_object({"a": nest_lists(NESTING_LIMIT)})

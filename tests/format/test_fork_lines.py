@@ -12,8 +12,8 @@ from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 from sessiontree.format import fork_lines as fork_module
-from sessiontree.format.codec import write_object
 from sessiontree.format.fork_lines import build_fork_lines
+from sessiontree.format.json_line import write_object
 from tests.builders import build_file, grow, header, ids, read, replay
 from tests.strategies import damaged_entry_lists, object_texts, places
 

@@ -10,7 +10,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
-from sessiontree.format import codec, session_reader
+from sessiontree.format import codec, json_line, session_reader
 from sessiontree.format.codec import read_entry
 from sessiontree.format.session_reader import MAX_REPORTED, SessionReader, is_complete_line
 from tests.builders import build_file, entry, header, ids, read
@@ -442,7 +442,7 @@ def test_a_line_in_a_chain_reads_like_the_line_alone(changes):
 
     alone = []
     for number, line in enumerate(lines, 2):
-        with contextlib.suppress(codec.NotJson):
+        with contextlib.suppress(json_line.NotJson):
             alone.append(read_entry(line.encode(), number))
     assert [(e.id, e.parent, e.branch, e.line, e.raw) for e in entries if e.decode() is not UNREADABLE] == [
         (e.id, e.parent, e.branch, e.line, e.raw) for e in alone

@@ -13,7 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.export import export
-from sessiontree.format.codec import write_object
+from sessiontree.format.json_line import write_object
 from sessiontree.home import get_home
 from sessiontree.library import catalog, transfer
 from sessiontree.library.folder_repository import encode_folder_name

@@ -7,7 +7,7 @@ from sessiontree.branch_comparison import compute_stats
 from sessiontree.core.compaction import count_context_tokens
 from sessiontree.core.summary_prompts import MERGE_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.library.index.session_summary import build_tally
 from sessiontree.model.base import ModelError

@@ -15,7 +15,7 @@ from sessiontree.core.messages import user
 from sessiontree.core.place_names import find_recent_leaves
 from sessiontree.errors import FormatError, NotFound, SessionTreeError
 from sessiontree.format import tail
-from sessiontree.format.codec import write_object
+from sessiontree.format.json_line import write_object
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.session import Session, entry_builder, state, writer
 from sessiontree.session.state import SessionState

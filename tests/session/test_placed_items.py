@@ -11,7 +11,7 @@ from hypothesis import strategies as hs
 import sessiontree as st
 from sessiontree.core.entries import Body
 from sessiontree.core.timestamps import format_timestamp
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.session.entry_builder import RECORD_INTERVAL
 
 BRANCHES = ("main", "side", "other")

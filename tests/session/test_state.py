@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label
 from sessiontree.errors import FormatError
-from sessiontree.format.codec import write_object
+from sessiontree.format.json_line import write_object
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.session import Session
 from sessiontree.session.state import SessionState

@@ -7,7 +7,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import Body, Chain, Custom, Entry, Label, Message, SessionInfo, Usage
-from sessiontree.format.codec import read_object, write_header
+from sessiontree.format.codec import write_header
+from sessiontree.format.json_line import read_object
 from sessiontree.session.entry_builder import (
     RECORD_INTERVAL,
     EntryBatch,

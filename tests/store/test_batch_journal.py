@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.store import batch_journal, jsonl
 from sessiontree.store.batch_journal import find_end, write_note
 from sessiontree.store.jsonl import JsonlStore

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore

@@ -22,7 +22,8 @@ from sessiontree.agent.tools.output_limits import MAX_BYTES
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import build_text_blocks, coerce_string, get_role, is_list, is_object
 from sessiontree.errors import BranchMoved, InvalidOperation, LockTimeout, NotFound, SessionTreeError, StoreError
-from sessiontree.format.codec import LINE_LIMIT, encode_body, write_value
+from sessiontree.format.codec import encode_body
+from sessiontree.format.json_line import LINE_LIMIT, write_value
 from sessiontree.format.nesting import is_deep
 from sessiontree.home import get_home
 from sessiontree.hooks.bus import Hooks

@@ -46,7 +46,7 @@ from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation, LockTimeout, SessionTreeError
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.library import catalog
 from sessiontree.session import Session
 

@@ -54,8 +54,8 @@ from sessiontree.core.operation_plans import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
+from sessiontree.format.json_line import NotJson, read_object
 from sessiontree.library import catalog
 from sessiontree.session import Item, Session
 

@@ -40,7 +40,8 @@ from sessiontree.core.compaction import plan_compaction
 from sessiontree.core.context import build_context as build_tree_context
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import VERSION, read_object, write_object
+from sessiontree.format.codec import VERSION
+from sessiontree.format.json_line import read_object, write_object
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.library import catalog
 from sessiontree.ops.compact import compute_token_budget

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sessiontree.core.entries import Entry, EntryId
 from sessiontree.core.message_views import is_object
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.session import Session
 
 TOOL_MESSAGE = "dash.tool"

@@ -27,7 +27,8 @@ from sessiontree.export.secret_patterns import (
     is_random,
     rate_name,
 )
-from sessiontree.format.codec import HEAD_KEYS, LINE_LIMIT, WIRE, NotJson, read_object, write_object, write_value
+from sessiontree.format.codec import HEAD_KEYS, WIRE
+from sessiontree.format.json_line import LINE_LIMIT, NotJson, read_object, write_object, write_value
 from sessiontree.format.splice import set_value
 
 _REPLACEMENTS = {"home path": "~"}

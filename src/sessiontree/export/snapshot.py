@@ -28,8 +28,9 @@ from sessiontree.core.heads import MAIN, Heads, SkippedEntries, build_first_reco
 from sessiontree.core.operation_plans import plan_fork
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import write_entry, write_value
+from sessiontree.format.codec import write_entry
 from sessiontree.format.fork_lines import build_fork_lines, reparent_line
+from sessiontree.format.json_line import write_value
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.splice import drop_key, set_value
 

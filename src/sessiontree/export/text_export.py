@@ -23,7 +23,8 @@ from sessiontree.core.place_names import shorten_id
 from sessiontree.core.problems import encode_problem
 from sessiontree.export.entry_view import EntryView, ViewPart, build_view, make_visible
 from sessiontree.export.snapshot import Snapshot
-from sessiontree.format.codec import PARENT, NotJson, read_object
+from sessiontree.format.codec import PARENT
+from sessiontree.format.json_line import NotJson, read_object
 
 
 class PathSection(Struct, frozen=True, kw_only=True):

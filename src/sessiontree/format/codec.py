@@ -1,8 +1,7 @@
 """Codec: the table of wire names, and the conversion of entries to bytes and back.
 
 `docs/format.md` is the specification; `WIRE` is its table. A line is decoded in two steps: its head when it is read,
-its body on first access. msgspec does both. The standard library handles JSON that msgspec rejects, such as lone
-surrogates.
+its body on first access. JSON itself is in `json_line`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -23,15 +22,20 @@ from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonOb
 from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
 from sessiontree.core.sanitize import is_utf8
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_deep_text, is_too_deep
+from sessiontree.format.json_line import (
+    DECODE_ERRORS,
+    LINE_LIMIT,
+    NotJson,
+    read_object,
+    write_flat_object,
+    write_object,
+    write_value,
+)
+from sessiontree.format.nesting import can_be_deep, is_deep_text, is_too_deep
 from sessiontree.format.splice import set_value
 
 VERSION = 3
 """The version of pi's format that is read without migration and written."""
-
-
-LINE_LIMIT = 64 << 20
-"""The maximum length of a line that is written or decoded, in bytes."""
 
 
 class WireField(NamedTuple):
@@ -218,18 +222,6 @@ _head_decoder = msgspec.json.Decoder(LineHead)
 _any_decoder = msgspec.json.Decoder(_AnyLine)
 _preview_decoder = msgspec.json.Decoder(_PreviewLine)
 _line_decoder = msgspec.json.Decoder(_MessageLine)
-_object_decoder = msgspec.json.Decoder(dict[str, Any])
-
-_encode = msgspec.json.Encoder().encode
-
-DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What msgspec raises for lines that may still be valid JSON."""
-ENCODE_ERRORS = (ValueError, OverflowError, RecursionError)
-"""What msgspec raises for values that may still be encodable."""
-
-
-class NotJson(ValueError):
-    """A line that is not a JSON object, or is nested too deeply."""
 
 
 def read_head(raw: bytes) -> LineHead:
@@ -241,42 +233,6 @@ def read_head(raw: bytes) -> LineHead:
             pass
     wire = read_object(raw)
     return LineHead(**{name: wire[key] for name, key in _HEAD_FIELDS if key in wire})
-
-
-def read_object(raw: bytes) -> JsonObject:
-    """Read a line as a dict. Raises `NotJson`."""
-    if not raw.lstrip().startswith(b"{"):
-        raise NotJson("not a JSON object")
-    if is_too_deep(raw):
-        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} levels")
-    return _decode_object(raw)  # raises `RecursionError` if the caller used up the stack
-
-
-def _decode_object(raw: bytes) -> JsonObject:
-    try:
-        return _object_decoder.decode(raw)
-    except DECODE_ERRORS:
-        pass
-    import json
-
-    try:
-        return json.loads(raw.decode("utf-8", "replace"), parse_int=_parse_integer, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        reason = error.msg.removesuffix(" at")  # some messages of the decoder end with it
-        raise NotJson(f"{reason[:1].lower()}{reason[1:]} at character {error.pos + 1}") from None
-    except ValueError as error:
-        raise NotJson(str(error)) from None
-
-
-def _parse_integer(digits: str) -> int | float:
-    try:
-        return int(digits)
-    except ValueError:  # more digits than Python converts
-        return float(digits)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 # The exact form in which pi and this program write messages. Nearly all lines match. Of these, only the start is read,
@@ -685,84 +641,7 @@ def write_message(
     if current is not None:
         del wire["message"]
         wire |= {"current": current, "message": message}
-    try:
-        return _dumps(wire, None, _options)
-    except TypeError:
-        return write_object(wire)
-
-
-def write_object(wire: JsonObject) -> bytes:
-    """Encode one line of JSON without a newline. Lone surrogates are escaped; NaN and infinity become null.
-
-    Raises `InvalidOperation` for values that are nested too deeply or integers that are too long.
-    """
-    try:
-        line = _dumps(wire, None, _options)
-    except TypeError:  # an unknown type, or nested too deeply
-        try:
-            line = _encode(wire)
-        except ENCODE_ERRORS:
-            line = _encode_with_json(wire)
-    if is_too_deep(line):
-        raise _build_depth_error()
-    return line
-
-
-def _import_and_dump(wire: JsonObject, default: None, options: int) -> bytes:
-    """Import orjson on the first write. It takes a third less time than msgspec and has the same nesting limit.
-
-    Values that the two encode differently are left to msgspec.
-    """
-    global _dumps, _options
-    import orjson
-
-    _options = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-    deep: list[Any] = []
-    for _ in range(NESTING_LIMIT):
-        deep = [deep]
-    try:
-        orjson.dumps(deep)
-    except TypeError:
-        _dumps = orjson.dumps
-    else:
-        _dumps = _refuse_dump  # a version with another limit
-    return _dumps(wire, None, _options)
-
-
-def _refuse_dump(wire: JsonObject, default: None, options: int) -> bytes:
-    raise TypeError
-
-
-_dumps: Callable[[JsonObject, None, int], bytes] = _import_and_dump
-_options = 0
-
-
-def _encode_with_json(wire: JsonObject) -> bytes:
-    """Encode a line that msgspec rejects."""
-    import json
-
-    dumps = partial(json.dumps, separators=(",", ":"), check_circular=False)
-    try:
-        try:
-            text = dumps(wire, allow_nan=False)
-        except ValueError:
-            text = dumps(json.loads(dumps(wire), parse_constant=lambda _: None))
-    except RecursionError:
-        if not is_deep(wire):
-            raise  # the caller used up the stack
-        raise _build_depth_error() from None
-    except ValueError:  # the second attempt allows NaN, so an integer is too long
-        raise InvalidOperation("an entry cannot hold an integer of more than 4300 digits") from None
-    return text.encode("ascii")
-
-
-def _build_depth_error() -> InvalidOperation:
-    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} levels deep")
-
-
-def write_value(value: Any) -> bytes:
-    """Encode one value as JSON text, to splice it into a line."""
-    return write_object({"": value})[4:-1]
+    return write_flat_object(wire)
 
 
 def read_header(raw: bytes, wire: JsonObject) -> Header | None:

@@ -46,7 +46,8 @@ from sessiontree.core.messages import (
 from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
-from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
+from sessiontree.format.codec import ANCHOR, PARENT, VERSION
+from sessiontree.format.json_line import DECODE_ERRORS, NotJson, read_object, write_value
 from sessiontree.format.nesting import is_too_deep, looks_deep
 from sessiontree.format.session_reader import SessionReader
 

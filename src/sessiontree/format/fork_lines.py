@@ -13,17 +13,8 @@ from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Label, Se
 from sessiontree.core.heads import MAIN, build_first_record
 from sessiontree.core.operation_plans import ForkPlan
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.codec import (
-    ANCHOR,
-    LINE_LIMIT,
-    MemoryLine,
-    NotJson,
-    read_body,
-    read_line,
-    set_parent,
-    write_entry,
-    write_value,
-)
+from sessiontree.format.codec import ANCHOR, MemoryLine, read_body, read_line, set_parent, write_entry
+from sessiontree.format.json_line import LINE_LIMIT, NotJson, write_value
 from sessiontree.format.splice import set_value
 
 

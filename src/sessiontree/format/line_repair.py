@@ -16,17 +16,8 @@ from sessiontree.core.heads import Heads, read_rename
 from sessiontree.core.problems import describe_defect, is_utf8
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
-from sessiontree.format.codec import (
-    ANCHOR,
-    ID,
-    LINE_LIMIT,
-    MESSAGE,
-    PARENT,
-    find_hidden_keys,
-    read_body,
-    write_entry,
-    write_value,
-)
+from sessiontree.format.codec import ANCHOR, ID, MESSAGE, PARENT, find_hidden_keys, read_body, write_entry
+from sessiontree.format.json_line import LINE_LIMIT, write_value
 from sessiontree.format.splice import drop_after, set_value
 
 UNREADABLE_LINE = "sessiontree.unreadable"

@@ -26,7 +26,8 @@ from sessiontree.core.messages import (
     is_object,
 )
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_value
+from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION
+from sessiontree.format.json_line import write_value
 from sessiontree.format.splice import drop_key, get_value, rename_key, set_value
 
 

@@ -17,17 +17,8 @@ from sessiontree.core.entries import Chain, Entry, Header, JsonObject, Problem
 from sessiontree.core.messages import coerce_string
 from sessiontree.core.problems import is_utf8
 from sessiontree.errors import FormatError
-from sessiontree.format.codec import (
-    LINE_LIMIT,
-    VERSION,
-    LineSource,
-    NotJson,
-    read_body,
-    read_header,
-    read_line,
-    read_object,
-    scan_lines,
-)
+from sessiontree.format.codec import VERSION, LineSource, read_body, read_header, read_line, scan_lines
+from sessiontree.format.json_line import LINE_LIMIT, NotJson, read_object
 from sessiontree.format.migrations import Dialect, choose_dialect, update_header_version
 
 Fetch: TypeAlias = Callable[[int, int], bytes]

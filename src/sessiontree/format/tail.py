@@ -18,16 +18,8 @@ from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, Chain, Entry, Entr
 from sessiontree.core.head_rules import get_effect
 from sessiontree.core.heads import Heads, find_unreadable, is_activity, is_full_record
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import (
-    LINE_LIMIT,
-    LineSource,
-    MemoryLine,
-    NotJson,
-    read_entry,
-    read_line,
-    scan_lines,
-    write_value,
-)
+from sessiontree.format.codec import LineSource, MemoryLine, read_entry, read_line, scan_lines
+from sessiontree.format.json_line import LINE_LIMIT, NotJson, write_value
 from sessiontree.format.session_reader import SessionReader
 
 REPLAY_LIMIT = 4096

@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from sessiontree.core.compaction import CompactionPreparation as CompactionPreparation
 from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import ToolCall
-from sessiontree.format.codec import read_object
+from sessiontree.format.json_line import read_object
 
 
 class Signal:

@@ -35,15 +35,8 @@ from sessiontree.core.message_input import check_message
 from sessiontree.core.messages import convert_for_model, get_role, is_failed_turn, is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
-from sessiontree.format.codec import (
-    LINE_LIMIT,
-    STARTING_CALL,
-    NotJson,
-    read_body,
-    read_object,
-    write_entry,
-    write_header,
-)
+from sessiontree.format.codec import STARTING_CALL, read_body, write_entry, write_header
+from sessiontree.format.json_line import LINE_LIMIT, NotJson, read_object
 
 HEAD_SIZE = 1 << 16
 """How many bytes at the start of a file `detect` gets."""

@@ -23,7 +23,7 @@ from sessiontree.core.messages import (
     iter_blocks,
 )
 from sessiontree.core.timestamps import format_timestamp
-from sessiontree.format.codec import write_object, write_value
+from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import get_value, set_value
 from sessiontree.interop.base import (
     ResumableSession,

@@ -17,7 +17,7 @@ from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.messages import coerce_string, extract_text, get_role, is_list, is_object, iter_blocks
 from sessiontree.core.timestamps import format_timestamp
-from sessiontree.format.codec import write_object, write_value
+from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import get_value, set_value
 from sessiontree.interop.base import (
     JsonEntry,

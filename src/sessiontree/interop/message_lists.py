@@ -21,7 +21,7 @@ from sessiontree.core.entries import Custom, EntryId, JsonObject, Message
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, complete_usage, is_list, is_object, iter_blocks
 from sessiontree.errors import FormatError, InvalidOperation
-from sessiontree.format.codec import write_value
+from sessiontree.format.json_line import write_value
 from sessiontree.interop.base import (
     Conversation,
     ConversationBuilder,

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from sessiontree.core.entries import JsonObject, Problem
 from sessiontree.errors import FormatError, NotFound, ReadOnly, StoreError, format_names
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.interop.base import (
     HEAD_SIZE,
     Conversation,

@@ -19,7 +19,8 @@ from msgspec import Struct
 from sessiontree.core.entries import HEAD_RECORD, Custom, EntryId, JsonObject, Original
 from sessiontree.core.place_names import find_free_name
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.format.codec import NotJson, read_head, read_header, read_object, write_entry
+from sessiontree.format.codec import read_head, read_header, write_entry
+from sessiontree.format.json_line import NotJson, read_object
 from sessiontree.interop.base import Conversation, ForeignFormat
 from sessiontree.interop.formats import FORMATS, find_format
 from sessiontree.interop.originals import build_originals, decode_piece

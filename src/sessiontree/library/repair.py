@@ -19,7 +19,8 @@ from sessiontree.core.entries import Entry, EntryId, Problem
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Conflict, FormatError, InvalidOperation, NotFound, StoreError
-from sessiontree.format.codec import NotJson, read_entry, write_entry, write_header
+from sessiontree.format.codec import read_entry, write_entry, write_header
+from sessiontree.format.json_line import NotJson
 from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
 from sessiontree.library.catalog import check_copyable, generate_session_id, get_session_location
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name

@@ -19,7 +19,8 @@ from sessiontree.core.query import Query, parse_query
 from sessiontree.core.search_text import fold_parts, get_text_parts
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
 from sessiontree.export.redact import Redactor
-from sessiontree.format.codec import encode_body, read_object, write_object
+from sessiontree.format.codec import encode_body
+from sessiontree.format.json_line import read_object, write_object
 from sessiontree.home import list_user_homes
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit, build_snippet

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from sessiontree.core.entries import EntryId, Problem
 from sessiontree.errors import StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 
 if TYPE_CHECKING:
     from sessiontree.store.lock import LockWait

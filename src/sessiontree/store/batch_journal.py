@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.store.files import close_quietly, read_all
 
 _HEADER = Struct("<8sQQ")

@@ -30,7 +30,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import NEWLINE, Cursor, SyncGroup, join_in_parts, join_lines
 from sessiontree.store.files import (

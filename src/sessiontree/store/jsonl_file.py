@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import IO, ClassVar, NoReturn
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import Cursor, LineChunk, Store
 from sessiontree.store.batch_journal import find_end

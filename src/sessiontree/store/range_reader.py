@@ -13,7 +13,7 @@ import stat
 from collections.abc import Generator
 from types import TracebackType
 
-from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.store.batch_journal import find_end
 from sessiontree.store.files import close_quietly, open_nonblocking
 from sessiontree.store.lock import get_lock_path

@@ -25,7 +25,8 @@ from sessiontree.core.search_text import VisibleEntries, fold_parts, get_text_pa
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError, isolate_errors
-from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
+from sessiontree.format.codec import read_entry
+from sessiontree.format.json_line import LINE_LIMIT, NotJson
 from sessiontree.library.index.index_database import IndexDatabase
 from sessiontree.library.index.listing import Progress, load_digest
 from sessiontree.library.index.session_summary import OversizedLine, ReadMode, SessionSummary, open_read_only

@@ -20,8 +20,9 @@ from sessiontree.core.problems import is_utf8
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import FormatError, SessionTreeError, StoreError, isolate_errors
-from sessiontree.format.codec import LINE_LIMIT, VERSION
+from sessiontree.format.codec import VERSION
 from sessiontree.format.digest import Digest, EntryTotals, SessionTotals, UnsoundSession, start_digest
+from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader, is_complete_line
 from sessiontree.library.session_files import (
     OpenStore,

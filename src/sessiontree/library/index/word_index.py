@@ -22,7 +22,8 @@ from sessiontree.core.query import Term
 from sessiontree.core.search_text import build_full_text, fold, normalize_case
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors
-from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.format.codec import read_entry
+from sessiontree.format.json_line import NotJson
 from sessiontree.library.index.index_database import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.index.session_summary import ReadMode, open_read_only
 from sessiontree.library.session_files import OpenStore

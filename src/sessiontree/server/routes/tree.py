@@ -51,8 +51,8 @@ from sessiontree.core.tree import Tree
 from sessiontree.core.tree_rows import build_window
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.export.entry_view import read_picture
-from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
+from sessiontree.format.json_line import NotJson, read_object
 from sessiontree.server import schemas
 from sessiontree.server.app_state import Cursor, JsonResponse, Limit, ReadContext, RequestBody, WriteContext
 from sessiontree.server.http_errors import ApiError

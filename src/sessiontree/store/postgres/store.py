@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import EntryId
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnknown, StoreError
-from sessiontree.format.codec import NotJson, read_entry
+from sessiontree.format.codec import read_entry
+from sessiontree.format.json_line import NotJson
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import PART_SIZE, Cursor, FenceRaised, LineChunk, Store, join_lines
 from sessiontree.store.postgres import schema
