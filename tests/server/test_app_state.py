@@ -69,3 +69,10 @@ async def test_an_unknown_query_parameter_is_rejected_with_the_known_ones(client
 
     message = answer.json()["error"]["message"]
     assert message == "unknown query parameter 'sesion'; this route takes q, session, limit, cursor"
+
+
+async def test_a_repeated_query_parameter_is_rejected(client: httpx.AsyncClient, env: ServerEnv) -> None:
+    answer = await client.get(f"/api/sessions/{env.create_session()}/export?format=md&redact=1&redact=0")
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"] == "query parameter 'redact' was sent more than once; send it once"

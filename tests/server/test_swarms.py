@@ -694,3 +694,9 @@ async def test_an_invalid_swarm_is_refused(client: httpx.AsyncClient, said: dict
     assert answer.status_code == 422
     assert (await client.get("/api/swarms")).json() == {"swarms": [], "next": None}
     assert (await client.get("/api/sessions")).json()["sessions"] == []
+
+
+async def test_an_invalid_cursor_of_the_list_of_swarms_is_refused(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/api/swarms?cursor=x")
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "invalid cursor 'x'")

@@ -30,8 +30,11 @@ WRAPPERS = RESERVED_WORDS | {
 }  # fmt: skip
 """Words that precede the actual command."""
 RUNNERS = WRAPPERS | {
-    "--", "ash", "bash", "busybox", "chroot", "dash", "entr", "eval", "fd", "find", "flock", "ksh", "parallel",
-    "runuser", "script", "sg", "sh", "ssh", "strace", "su", "systemd-run", "trap", "unshare", "watch", "zsh",
+    "--", "ash", "bash", "busybox", "bwrap", "caffeinate", "capsh", "chronic", "chroot", "chrt", "cpulimit", "dash",
+    "dbus-run-session", "entr", "eval", "fakeroot", "fd", "find", "firejail", "flock", "hyperfine", "ksh", "ltrace",
+    "nsenter", "numactl", "parallel", "pkexec", "poetry", "prlimit", "proot", "proxychains", "runuser", "script",
+    "setpriv", "sg", "sh", "ssh", "start-stop-daemon", "strace", "su", "systemd-run", "taskset", "torsocks", "trap",
+    "unbuffer", "unshare", "uv", "valgrind", "watch", "xvfb-run", "zsh",
 }  # fmt: skip
 """Commands that run a command from their arguments."""
 MAX_DEPTH = 4

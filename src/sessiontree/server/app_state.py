@@ -319,7 +319,7 @@ def _make_missing_scope_error(scope: Scope) -> ApiError:
 
 
 def _check_query(request: Request) -> None:
-    """Reject unknown query parameters: ignoring one could return more than the client asked for."""
+    """Reject unknown and repeated query parameters: ignoring one could return more than the client asked for."""
     if not request.query_params:
         return
     route: APIRoute = request.scope["route"]
@@ -328,6 +328,9 @@ def _check_query(request: Request) -> None:
     if unknown:
         takes = f"this route takes {', '.join(known)}" if known else "this route takes none"
         raise ApiError(422, f"unknown query parameter {format_names([repr(name[:100]) for name in unknown])}; {takes}")
+    repeated = [name for name in known if len(request.query_params.getlist(name)) > 1]
+    if repeated:
+        raise ApiError(422, f"query parameter {repeated[0]!r} was sent more than once; send it once")
 
 
 def _iter_query_names(dependant: Dependant) -> Iterator[str]:

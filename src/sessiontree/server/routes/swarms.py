@@ -54,7 +54,9 @@ def list_swarms(call: ReadContext, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cur
     """List the swarms of all sessions that the token may see, newest first."""
     swarms = call.state.swarms.list_swarms(call.token)
     if cursor is not None:  # new swarms come first, so continue after the last swarm of the previous page
-        created, _, last = cursor.partition("~")
+        created, tilde, last = cursor.partition("~")
+        if not tilde:
+            raise ApiError(400, f"invalid cursor {cursor[:100]!r}")
         swarms = [row for row in swarms if (row.created_at, row.id) < (created, last)]
     page = swarms[:limit]
     next_cursor = f"{page[-1].created_at}~{page[-1].id}" if len(swarms) > limit else None
