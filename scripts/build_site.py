@@ -23,7 +23,9 @@ from sessiontree.server.app import build_openapi_document
 PYTHON_PAGES = {
     "Sessions and branches": ("session", "core.tree", "core.operation_plans", "ops"),
     "Entries and messages": ("core.entries", "core.entry_text", "core.message_views", "core.messages"),
-    "Context and conversion": ("core.compaction", "core.context", "core.context_explanation", "core.conversion_result", "convert"),
+    "Context and conversion": (
+        "core.compaction", "core.context", "core.context_explanation", "core.conversion_result", "convert",
+    ),
     "Agents, tools and models": ("agent", "model"),
     "Hooks, extensions, commands": ("core.summary_prompts", "hooks", "extensions", "slash_commands"),
     "Comparison, experiments, swarms": ("branch_comparison", "swarm"),
