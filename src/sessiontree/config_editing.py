@@ -16,7 +16,7 @@ import msgspec
 from sessiontree.config import ConfigError, build_config, load_config, normalize_mcp_name, parse_toml
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]#]+?)\s*\]\]?\s*(#.*)?")
 

@@ -43,7 +43,7 @@ from sessiontree.session import Session
 from tests.agent.conftest import format_messages, get_last_message, get_messages, record_events
 from tests.agent.test_tool import build_nested, build_recursive
 from tests.model.fake_server import Answer, FakeServer
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 
 MEGABYTE = 1 << 20
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
 from sessiontree.errors import SessionTreeError
-from sessiontree.store import files, jsonl
+from sessiontree.store import file_operations, jsonl
 from tests.reliability.planted import PLANTS
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def rewrite_on_a_disk(folder: str) -> None:
         os.write(fd, old)
         os.fsync(fd)
         os.close(fd)
-        files.sync_directory(folder)
+        file_operations.sync_directory(folder)
         session = st.open(file)
         session.migrate()
         tell("migrated", session)

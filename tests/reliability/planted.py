@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from sessiontree.session import session as sessions
-from sessiontree.store import batch_journal, files, jsonl, lock, sibling_files
+from sessiontree.store import batch_journal, file_operations, jsonl, lock, sibling_files
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -137,7 +137,7 @@ def write_newline_separately() -> None:
 
 def no_sync() -> None:
     """Do not sync anything."""
-    jsonl.os = files.os = sibling_files.os = _Without(os, "fsync", "fdatasync")
+    jsonl.os = file_operations.os = sibling_files.os = _Without(os, "fsync", "fdatasync")
 
 
 class _Without:
@@ -170,7 +170,7 @@ def wide_modes() -> None:
 
     module = _Without(os, "fchmod", "chmod")
     module.open = open_widely  # pyright: ignore
-    jsonl.os = files.os = lock.os = sibling_files.os = module
+    jsonl.os = file_operations.os = lock.os = sibling_files.os = module
 
 
 def run_code() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import Conflict
-from sessiontree.store.files import CLOCK_TICK, NANOSECONDS
+from sessiontree.store.file_operations import CLOCK_TICK, NANOSECONDS
 from tests.builders import TIME, build_file
 from tests.reliability.child import append_after_a_change
 from tests.reliability.harness import read_files, start_child

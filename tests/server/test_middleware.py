@@ -14,7 +14,7 @@ import pytest
 from sessiontree.home import get_home
 from sessiontree.library import catalog
 from sessiontree.server.request_checks import ServerLimits
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 from tests.server.conftest import ServerEnv, build_auth_headers, open_client
 
 JSON = {"content-type": "application/json"}

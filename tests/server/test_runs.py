@@ -18,7 +18,7 @@ from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, Thinking
 from tests.server.conftest import Gate, ServerEnv, build_auth_headers, open_client, run_server
 from tests.server.sse import ServerSentEvent, read_until
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 
 
 def is_over(event: ServerSentEvent) -> bool:

@@ -29,7 +29,7 @@ from tests.slash_commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 
 
 async def test_context_lists_system_prompt_parts_and_messages(

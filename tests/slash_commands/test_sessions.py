@@ -22,7 +22,7 @@ from tests.slash_commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 
 
 async def test_a_fork_at_another_entry_includes_it(make_controller: MakeController, session: Session) -> None:

@@ -18,7 +18,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl, jsonl_file
 from sessiontree.store.base import Cursor
 from sessiontree.store.batch_journal import write_note
-from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, blank_lines, get_identity, make_private_directory
+from sessiontree.store.file_operations import CLOCK_TICK, NANOSECONDS, blank_lines, get_identity, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock
 

@@ -23,7 +23,7 @@ from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.agent_runner import MAX_DELAY, SwarmJob, compute_retry_delay, has_final_answer, is_retryable
 from sessiontree.swarm.records import CompleteAction, build_action_body
 from sessiontree.swarm.swarm import Swarm
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 from tests.swarm.conftest import (
     CallGate,
     build_model,

@@ -10,7 +10,7 @@ import pytest
 import sessiontree as st
 from sessiontree.config import Config, SummarySettings
 from sessiontree.errors import NotFound, StoreError
-from sessiontree.library.presence import PresenceLock, is_session_open
+from sessiontree.library.other_processes import PresenceLock, is_session_open
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session

@@ -30,7 +30,7 @@ from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.input import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
-from tests.store.test_files import limit_file_size
+from tests.store.test_file_operations import limit_file_size
 
 from .conftest import Driver, NoModels, Running, ScriptedModels
 

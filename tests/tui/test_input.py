@@ -10,7 +10,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.library import catalog
-from sessiontree.library.presence import PresenceLock
+from sessiontree.library.other_processes import PresenceLock
 from sessiontree.session import Session
 from sessiontree.tui.services import input as input_module
 from sessiontree.tui.services.input import DraftFile, EditorDraft

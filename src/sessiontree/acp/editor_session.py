@@ -31,7 +31,7 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.loader import ExtensionLoader
 from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui_protocol import Level, NoUi
-from sessiontree.library.presence import PresenceLock, is_session_open, read_change_mark
+from sessiontree.library.other_processes import PresenceLock, is_session_open, read_change_mark
 from sessiontree.model.selection import NoModel
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.controller import SessionController

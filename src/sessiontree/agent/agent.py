@@ -25,8 +25,8 @@ from sessiontree.agent.agent_input import (
 from sessiontree.agent.autocompact import run_compaction
 from sessiontree.agent.file_recorder import FileRecorder
 from sessiontree.agent.loop import AgentRun, Outcome, OutputT, emit_message_events
+from sessiontree.agent.message_queues import QueuedMessage, QueueName, Queues, QueueSnapshot
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.queues import QueuedMessage, QueueName, Queues, QueueSnapshot
 from sessiontree.agent.run_writer import BackgroundWriter, PendingWrite, RunWriter, copy_writable, write_message
 from sessiontree.agent.sandbox import Confinement
 from sessiontree.agent.structured_output import StructuredOutput

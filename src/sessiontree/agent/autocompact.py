@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sessiontree.agent.queues import RunHost
+from sessiontree.agent.message_queues import RunHost
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import count_context_tokens, split_window

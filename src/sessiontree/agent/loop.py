@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self
 from msgspec import UNSET, Struct, structs
 
 from sessiontree.agent.autocompact import AutoCompactor
-from sessiontree.agent.queues import DueMessages, RunHost
+from sessiontree.agent.message_queues import DueMessages, RunHost
 from sessiontree.agent.run_writer import (
     PendingWrite,
     RunWriter,
@@ -82,7 +82,7 @@ from sessiontree.model.base import (
     build_cut_off_error,
 )
 from sessiontree.model.retry import compute_backoff
-from sessiontree.store.files import discard
+from sessiontree.store.file_operations import discard
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

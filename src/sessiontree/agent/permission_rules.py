@@ -22,7 +22,7 @@ from sessiontree.config import ConfigError, PermissionMode, PermissionSettings, 
 from sessiontree.errors import StoreError
 from sessiontree.home import get_home, is_below
 from sessiontree.regular_file import read_regular_file
-from sessiontree.store.files import format_os_error, make_private_directory, write_private
+from sessiontree.store.file_operations import format_os_error, make_private_directory, write_private
 from sessiontree.store.lock import lock_file
 
 Decision: TypeAlias = Literal["allow", "ask", "deny"]

@@ -30,7 +30,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.session import Branch, Session
 from sessiontree.session.write_queue import run_write
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     discard,
     format_os_error,
     iter_numbered_paths,

@@ -10,8 +10,8 @@ from math import inf
 
 from msgspec import UNSET
 
+from sessiontree.agent.message_queues import RunHost
 from sessiontree.agent.permissions import Denial
-from sessiontree.agent.queues import RunHost
 from sessiontree.agent.run_writer import find_write_problem
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, make_jsonable, normalize_output
 from sessiontree.core.entries import JsonObject, Message

@@ -40,7 +40,7 @@ from sessiontree.library.foreign_continue import write_session
 from sessiontree.library.transfer import Progress, TransferResult, encode_transfer_result
 from sessiontree.library.transfer import copy as copy_sessions
 from sessiontree.library.transfer import verify as verify_sessions
-from sessiontree.store.files import write_private
+from sessiontree.store.file_operations import write_private
 
 STDOUT = "-"
 OWN_FORMATS = (*FORMATS, *DATASET_FORMATS)

@@ -22,7 +22,7 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import get_home
 from sessiontree.slash_commands.formatting import format_local_time
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 
 if TYPE_CHECKING:
     from sessiontree.server.auth import Scope, Token

@@ -21,6 +21,7 @@ from sessiontree.core.entries import (
     Message,
     shorten_to_line,
 )
+from sessiontree.core.foreign_markup import shorten_user_text
 from sessiontree.core.message_views import MessagePreview, PreviewBlock, ToolCall
 from sessiontree.core.messages import (
     coerce_number,
@@ -37,7 +38,6 @@ from sessiontree.core.messages import (
 from sessiontree.core.number_text import format_count, format_tokens, pluralize
 from sessiontree.core.operation_plans import is_merge
 from sessiontree.core.place_names import shorten_id
-from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.search_text import build_full_text
 
 NOT_SENT = "not sent to the model"

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sessiontree.errors import NotFound, SessionTreeError, StoreError
 from sessiontree.regular_file import read_regular_file
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 
 
 class ExtensionError(SessionTreeError):

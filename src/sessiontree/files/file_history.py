@@ -16,7 +16,7 @@ from sessiontree.files.private_folder import find_snapshot_store
 from sessiontree.files.restore_plan import OTHER, RestorePlan, read_version
 from sessiontree.files.snapshot_store import CommitInfo, FileVersion, SnapshotStore, get_session_refs
 from sessiontree.regular_file import open_regular_file
-from sessiontree.store.files import discard
+from sessiontree.store.file_operations import discard
 
 DIFF_OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color")
 MAX_DIFF_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUn
 from sessiontree.files.ignore_rules import build_exclude_text, find_project, read_user_rules
 from sessiontree.files.snapshot_store import FileChange, FileVersion, LeftOut, SnapshotStore
 from sessiontree.home import get_home, is_below
-from sessiontree.store.files import discard, open_private, write_private
+from sessiontree.store.file_operations import discard, open_private, write_private
 
 MAX_ATTEMPTS = 3
 """How often a file is read again that changes while it is read."""

@@ -36,7 +36,7 @@ from sessiontree.files.snapshot_store import (
 from sessiontree.home import get_home
 from sessiontree.regular_file import open_regular_file
 from sessiontree.session import Branch
-from sessiontree.store.files import discard, make_private_directory, write_private
+from sessiontree.store.file_operations import discard, make_private_directory, write_private
 
 FOLDERS, FROZEN = "folders", "frozen"
 """The folder in the home with all private folders, and the one for checkouts that overlays share."""

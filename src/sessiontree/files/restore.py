@@ -35,7 +35,7 @@ from sessiontree.files.restore_plan import (
 )
 from sessiontree.files.running_calls import CALLS, has_calls_elsewhere, is_locked
 from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore, get_stores_folder
-from sessiontree.store.files import close_quietly, discard, write_private
+from sessiontree.store.file_operations import close_quietly, discard, write_private
 
 JOURNALS = "restores"
 HOW_TO_RECOVER = "run `sessiontree files recover` with --finish or --revert"

@@ -23,7 +23,7 @@ from sessiontree.files.file_records import build_record
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.snapshot_store import SnapshotStore, check_object_id, hash_name
 from sessiontree.session import Session
-from sessiontree.store.files import close_quietly, discard
+from sessiontree.store.file_operations import close_quietly, discard
 
 CALLS = "calls"
 """The folder in a store with a file for each running call."""

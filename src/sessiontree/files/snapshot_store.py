@@ -24,7 +24,7 @@ from msgspec import Struct
 from sessiontree.errors import StoreError
 from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, join_records, split_records
 from sessiontree.home import get_home
-from sessiontree.store.files import close_quietly, discard, make_private_directory, write_private
+from sessiontree.store.file_operations import close_quietly, discard, make_private_directory, write_private
 
 STORES_FOLDER = "files"
 """The folder in the home with all stores."""

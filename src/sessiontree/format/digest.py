@@ -32,6 +32,7 @@ from sessiontree.core.entries import (
     is_annotation,
     parse_entry_id,
 )
+from sessiontree.core.foreign_markup import shorten_user_text
 from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import (
@@ -43,7 +44,6 @@ from sessiontree.core.messages import (
     list_usages,
     sum_usage,
 )
-from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, PARENT, VERSION

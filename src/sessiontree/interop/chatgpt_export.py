@@ -22,7 +22,7 @@ from sessiontree.interop.base import (
     ForeignFormat,
     get_object,
 )
-from sessiontree.interop.branches import divide_branches, order_parents_first
+from sessiontree.interop.foreign_branches import divide_branches, order_parents_first
 
 NAME = "chatgpt"
 CUT_OFF = frozenset({"max_tokens", "interrupted", "client_disconnected"})

@@ -28,9 +28,9 @@ from sessiontree.core.entries import (
     Opaque,
     Usage,
 )
+from sessiontree.core.foreign_markup import has_only_program_text
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_number, coerce_string, complete_usage, extract_text, is_list, is_object
-from sessiontree.core.program_text import has_only_program_text
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.interop.base import (
     Conversation,
@@ -40,9 +40,9 @@ from sessiontree.interop.base import (
     ForeignFormat,
     get_object,
 )
-from sessiontree.interop.branches import choose_branch_name
 from sessiontree.interop.claude_code_writer import write_claude_session
 from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines, get_blocks
+from sessiontree.interop.foreign_branches import choose_branch_name
 
 NAME = "claude"
 SUBAGENTS = "subagents"

@@ -21,7 +21,7 @@ from sessiontree.interop.base import (
     ForeignFile,
     ForeignFormat,
 )
-from sessiontree.interop.branches import divide_branches, order_parents_first
+from sessiontree.interop.foreign_branches import divide_branches, order_parents_first
 
 NAME = "claude-ai"
 

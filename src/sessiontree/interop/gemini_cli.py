@@ -26,7 +26,7 @@ from sessiontree.interop.base import (
     get_object,
     read_record,
 )
-from sessiontree.interop.branches import choose_branch_name, divide_branches
+from sessiontree.interop.foreign_branches import choose_branch_name, divide_branches
 from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
 from sessiontree.interop.gemini_writer import PROJECT_ROOT, PROJECTS, write_gemini_session
 

@@ -18,7 +18,7 @@ from sessiontree.interop.base import (
     get_object,
     read_json,
 )
-from sessiontree.interop.branches import choose_branch_name
+from sessiontree.interop.foreign_branches import choose_branch_name
 from sessiontree.interop.message_lists import ApiMessages, group_items
 from sessiontree.interop.row_recorder import RowRecorder
 

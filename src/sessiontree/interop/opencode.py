@@ -31,7 +31,7 @@ from sessiontree.interop.base import (
     ForeignFormat,
     get_object,
 )
-from sessiontree.interop.branches import choose_branch_name
+from sessiontree.interop.foreign_branches import choose_branch_name
 from sessiontree.interop.opencode_database import OpencodeSession, get_id, iter_text_rows, load_session
 from sessiontree.interop.opencode_writer import write_opencode_session
 

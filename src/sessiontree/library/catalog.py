@@ -36,7 +36,7 @@ from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, S
 from sessiontree.library.session_files import is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.entry_builder import generate_id
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.file_operations import make_private_directory
 from sessiontree.store.jsonl import Durability
 from sessiontree.store.lock import MAX_PAUSE, FileLock, get_wait_limit
 from sessiontree.store.memory import MemoryStore

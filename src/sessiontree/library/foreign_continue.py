@@ -24,7 +24,7 @@ from sessiontree.library.folder_repository import encode_folder_name, get_source
 from sessiontree.library.foreign_files import ForeignStore, split_conversation
 from sessiontree.regular_file import open_regular_file, read_regular_file
 from sessiontree.session import Place, Session
-from sessiontree.store.files import format_os_error, make_private_directory, write_private
+from sessiontree.store.file_operations import format_os_error, make_private_directory, write_private
 
 PI = "pi"
 

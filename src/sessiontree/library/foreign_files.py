@@ -34,7 +34,7 @@ from sessiontree.library.foreign_databases import SQLITE_MAGIC, convert_database
 from sessiontree.library.session_files import starts_like_session
 from sessiontree.regular_file import open_regular_file
 from sessiontree.store.base import Cursor, LineChunk, Store
-from sessiontree.store.files import format_os_error
+from sessiontree.store.file_operations import format_os_error
 
 BLOCK_SIZE = 1 << 18
 MEMORY_SIZE = 16 << 20

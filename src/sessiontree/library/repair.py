@@ -29,7 +29,7 @@ from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.entry_builder import find_write_parent
 from sessiontree.store.base import Store
-from sessiontree.store.files import format_os_error
+from sessiontree.store.file_operations import format_os_error
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.range_reader import RangeReader
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from sessiontree.errors import NotFound
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import open_regular_file
-from sessiontree.store.files import close_quietly, format_os_error
+from sessiontree.store.file_operations import close_quietly, format_os_error
 from sessiontree.store.jsonl import JsonlStore
 
 SESSION_SUFFIX = ".jsonl"

@@ -33,7 +33,7 @@ from sessiontree.library.session_files import (
 from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     NO_LINK_ERRNOS,
     discard,
     format_os_error,

@@ -29,7 +29,7 @@ from sessiontree import config
 from sessiontree.home import get_home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 from sessiontree.model.providers import ApiKind, ModelTarget
-from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.file_operations import make_private_directory, open_private
 from sessiontree.store.lock import lock_file
 
 NAME = "local:smollm2-135m"

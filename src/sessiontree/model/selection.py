@@ -38,7 +38,7 @@ from sessiontree.model.providers import (
 )
 from sessiontree.model.stored_keys import read_stored_keys
 from sessiontree.regular_file import read_regular_file
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 
 LOCAL = "local"
 """A short name of the local model."""

@@ -12,7 +12,7 @@ import msgspec
 from sessiontree.errors import StoreError
 from sessiontree.home import get_home
 from sessiontree.regular_file import read_regular_file
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 
 KEYS_NAME = "keys.json"
 MAX_KEYS_BYTES = 1 << 20

@@ -31,7 +31,7 @@ from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
 from sessiontree.files.running_calls import has_interrupted_calls, record_interrupted_calls
 from sessiontree.files.snapshot_store import SnapshotStore, hash_name, list_stores
 from sessiontree.session import Branch, Place, Session
-from sessiontree.store.files import discard
+from sessiontree.store.file_operations import discard
 
 FilesChoice = Literal["conversation", "both", "files"]
 """What a move changes: the conversation, the conversation and the files, or the files only."""

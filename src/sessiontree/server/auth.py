@@ -32,7 +32,7 @@ from sessiontree.home import get_home
 from sessiontree.regular_file import open_regular_file, read_regular_file
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.request_checks import Headers, read_cookie
-from sessiontree.store.files import make_private_directory, write_private
+from sessiontree.store.file_operations import make_private_directory, write_private
 from sessiontree.store.lock import FileLock, get_lock_path, is_locked, lock_file
 
 Scope: TypeAlias = Literal["read", "write", "run"]

@@ -30,7 +30,7 @@ from sessiontree.slash_commands.registry import (
     CommandOutcome,
     complete_sessions,
 )
-from sessiontree.store.files import write_private
+from sessiontree.store.file_operations import write_private
 
 MAX_NAME_LENGTH = 60
 """The maximum length of a branch name in a file name."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from sessiontree.format.json_line import LINE_LIMIT
-from sessiontree.store.files import close_quietly, read_all
+from sessiontree.store.file_operations import close_quietly, read_all
 
 _HEADER = Struct("<8sQQ")
 _MAGIC = b"stbatch3"

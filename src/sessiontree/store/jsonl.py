@@ -33,7 +33,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import NEWLINE, Cursor, SyncGroup, join_in_parts, join_lines
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     NO_LINK_ERRNOS,
     FolderMonitor,
     close_quietly,

@@ -13,7 +13,7 @@ from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import Cursor, LineChunk, Store
 from sessiontree.store.batch_journal import find_end
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     Identity,
     close_quietly,
     format_os_error,

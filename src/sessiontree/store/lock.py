@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from sessiontree.errors import LockTimeout, SessionTreeError, StoreError
 from sessiontree.store import batch_journal
-from sessiontree.store.files import close_quietly, format_os_error, get_identity
+from sessiontree.store.file_operations import close_quietly, format_os_error, get_identity
 
 MAX_ATTEMPTS = 100
 """How often a lock file is opened again that other processes keep replacing."""

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.store.batch_journal import find_end
-from sessiontree.store.files import close_quietly, open_nonblocking
+from sessiontree.store.file_operations import close_quietly, open_nonblocking
 from sessiontree.store.lock import get_lock_path
 
 BLOCK_SIZE = 1 << 17

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from sessiontree.store.base import Cursor
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     NO_LINK_ERRNOS,
     discard,
     get_identity,

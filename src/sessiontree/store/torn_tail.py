@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     Identity,
     blank_lines,
     close_quietly,

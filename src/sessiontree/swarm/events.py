@@ -24,7 +24,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
-from sessiontree.store.files import (
+from sessiontree.store.file_operations import (
     PRIVATE_MODE,
     close_quietly,
     discard,

@@ -16,7 +16,13 @@ from sessiontree.errors import StoreError
 from sessiontree.library import catalog
 from sessiontree.library.repository import SharedLock
 from sessiontree.session import Session
-from sessiontree.store.files import close_quietly, discard, format_os_error, make_private_directory, open_private
+from sessiontree.store.file_operations import (
+    close_quietly,
+    discard,
+    format_os_error,
+    make_private_directory,
+    open_private,
+)
 from sessiontree.swarm.events import SUFFIX, build_spool_path
 
 POLL_INTERVAL = 1.0

@@ -28,7 +28,7 @@ from sessiontree.core.place_names import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
 from sessiontree.library import catalog
-from sessiontree.library.presence import PresenceLock, read_change_mark
+from sessiontree.library.other_processes import PresenceLock, read_change_mark
 from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.registry import CommandOutcome
 from sessiontree.store import lock

@@ -15,7 +15,7 @@ from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.restore_plan import RestorePlan
-from sessiontree.library.presence import is_session_open
+from sessiontree.library.other_processes import is_session_open
 from sessiontree.model.providers import PROVIDERS
 from sessiontree.session import Branch, Session
 from sessiontree.session.branch import UnnamedLeaf

@@ -14,7 +14,7 @@ import tempfile
 from collections import deque
 from typing import NamedTuple
 
-from sessiontree.store.files import PRIVATE_MODE
+from sessiontree.store.file_operations import PRIVATE_MODE
 
 MAX_LINES = 2000
 MAX_BYTES = 50_000

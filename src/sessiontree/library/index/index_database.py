@@ -21,7 +21,7 @@ import msgspec
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.library.session_files import OpenStore
 from sessiontree.store import lock
-from sessiontree.store.files import make_private_directory
+from sessiontree.store.file_operations import make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
 

@@ -32,7 +32,7 @@ from sessiontree.library.session_files import (
     starts_like_session,
 )
 from sessiontree.session import Session
-from sessiontree.store.files import format_os_error
+from sessiontree.store.file_operations import format_os_error
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.range_reader import BLOCK_SIZE, RangeReader
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
-from sessiontree.store.files import format_os_error, make_private_directory, open_private
+from sessiontree.store.file_operations import format_os_error, make_private_directory, open_private
 from sessiontree.store.lock import lock_file
 from sessiontree.store.postgres.address import Address, find_address
 from sessiontree.store.postgres.connection import PostgresDatabase

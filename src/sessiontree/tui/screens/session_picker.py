@@ -17,9 +17,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sessiontree.core.entries import shorten_to_line
+from sessiontree.core.foreign_markup import shorten_user_text
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.program_text import shorten_user_text
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog

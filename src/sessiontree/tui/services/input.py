@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.home import get_home
-from sessiontree.library.presence import is_session_open
+from sessiontree.library.other_processes import is_session_open
 from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Session
 from sessiontree.slash_commands.registry import is_prompt_line
-from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.file_operations import make_private_directory, open_private
 from sessiontree.store.lock import lock_file
 
 if TYPE_CHECKING:

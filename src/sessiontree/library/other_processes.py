@@ -15,7 +15,7 @@ from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.home import get_home
 from sessiontree.library import catalog
 from sessiontree.session import Session
-from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.file_operations import make_private_directory, open_private
 
 
 def read_change_mark(session: Session) -> object:

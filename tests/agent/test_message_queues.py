@@ -10,7 +10,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.queues import QueueSnapshot
+from sessiontree.agent.message_queues import QueueSnapshot
 from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall

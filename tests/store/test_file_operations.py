@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.store import files
-from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, FolderMonitor, format_os_error, write_private
+from sessiontree.store import file_operations
+from sessiontree.store.file_operations import CLOCK_TICK, NANOSECONDS, FolderMonitor, format_os_error, write_private
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def test_with_timestamps_of_whole_seconds_a_check_is_trusted_later(
         status = real(fd)
         return os.stat_result(tuple(status), {"st_ctime_ns": changed})
 
-    monkeypatch.setattr(files.os, "fstat", round_to_seconds)
+    monkeypatch.setattr(file_operations.os, "fstat", round_to_seconds)
     folder = build_checked_monitor(place)
     assert not folder.is_unchanged()
 
@@ -215,7 +215,7 @@ def test_with_timestamps_of_whole_seconds_a_check_is_trusted_later(
 def test_changes_of_parent_folders_are_noticed_when_the_check_expires(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "TRUST_SECONDS", 0.05)
+    monkeypatch.setattr(file_operations, "TRUST_SECONDS", 0.05)
     folder = build_checked_monitor(place)
     place.parent.rename(place.parent.with_name("elsewhere"))
     place.mkdir(parents=True)
@@ -228,7 +228,7 @@ def test_changes_of_parent_folders_are_noticed_when_the_check_expires(
 
 def test_without_timestamps_no_folder_counts_as_unchanged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fstat
-    monkeypatch.setattr(files.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
+    monkeypatch.setattr(file_operations.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
 
     assert not build_checked_monitor(place).is_unchanged()
 

@@ -1,6 +1,6 @@
 """Order and names of foreign branches."""
 
-from sessiontree.interop.branches import choose_branch_name, divide_branches, order_parents_first
+from sessiontree.interop.foreign_branches import choose_branch_name, divide_branches, order_parents_first
 
 
 def test_names_are_valid_and_unique() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entry_text import format_entry
-from sessiontree.core.program_text import format_program_text, has_only_program_text
+from sessiontree.core.foreign_markup import format_program_text, has_only_program_text
 
 COMMAND = (
     "<command-message>review is running…</command-message>\n<command-name>/review</command-name>\n"

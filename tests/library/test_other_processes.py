@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library.presence import PresenceLock, is_session_open, read_change_mark
+from sessiontree.library.other_processes import PresenceLock, is_session_open, read_change_mark
 from sessiontree.session import Session
 
 
