@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from textual import events
 
 from sessiontree.agent.permission_rules import read_user_rules
 from sessiontree.config import Config, PermissionSettings
@@ -105,6 +106,19 @@ async def test_a_draft_keeps_the_focus_until_the_panel_key_is_pressed(running: R
         assert not precious.exists()
         assert app.editor.text == "half a "
         assert app.editor.has_focus
+
+
+async def test_the_panel_key_of_a_terminal_that_sends_a_letter_with_it_types_nothing(
+    running: Running, precious: Path
+) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await ask_for_permission(app)
+        await app.press(*"half a")
+        app.app.post_message(events.Key("alt+p", "p"))  # as Textual reads it from tmux and xterm
+        await app.wait_until(lambda: app.chat.permission.has_focus)
+
+        assert app.editor.text == "half a"
+        assert precious.exists()
 
 
 async def test_enter_allows_once_after_the_grace_period(running: Running, precious: Path) -> None:

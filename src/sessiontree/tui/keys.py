@@ -267,6 +267,8 @@ class OrderedKeysApp(App[T]):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
+            if event.key.startswith("alt+"):
+                event.character = None  # Textual names the letter, and editors would insert it and ignore the binding
             with suppress(TimeoutError):
                 async with asyncio.timeout(MAX_WAIT_SECONDS):
                     await self._wait_for_earlier_keys()
