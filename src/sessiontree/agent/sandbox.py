@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec import json as msgspec_json
 
 import sessiontree
 from sessiontree.config import Config
@@ -232,9 +233,12 @@ def resolve_project_folder(folder: str, projects: Iterable[str]) -> str | None:
 
 
 def _find_own_code() -> set[str]:
-    """Return the folders of Python and of this package."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(sessiontree.__file__)))
-    return {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, package)}
+    """Return the folders of Python, of this package, and of the packages that it needs, which may be elsewhere."""
+    packages = [
+        os.path.dirname(os.path.dirname(os.path.abspath(file)))
+        for file in (sessiontree.__file__, msgspec_json.__file__)
+    ]
+    return {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *packages)}
 
 
 def _build_hiding_mount(path: str) -> list[str]:
