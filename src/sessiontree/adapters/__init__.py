@@ -1,5 +1,5 @@
 """Sessions as the history of agents of other frameworks, one module per framework.
 
-Each module imports its framework, and needs the extra of the same name. This package imports nothing, so that you load
-only what you use.
+Each module imports its framework, and needs the extra of the same name. This package imports nothing: you load only
+what you use.
 """

@@ -51,7 +51,7 @@ PROGRAM = "claude-agent-sdk"
 _SUMMARY_MARK = b'"' + RECORDS_FIELD.encode() + b'":'
 
 _locks: RunVar[WeakValueDictionary[tuple[int, str, str], Lock]] = RunVar("sessiontree_claude_locks")
-"""One lock for each store and session, so that batches are written in the order of the calls."""
+"""One lock for each store and session, to write batches in the order of the calls."""
 
 
 class TreeSessionStore(SessionStore):

@@ -1,9 +1,9 @@
 """Transcripts of the Claude Agent SDK as branches of a session.
 
-A transcript is a list of records: the lines of Claude Code. Talk becomes messages, which hang where the records say.
-All other records are kept in custom entries at the end of the branch. Every record is kept, so that the transcript can
-be returned as it was. The main transcript is on the first branch, and on further ones where the user went back. Each
-subagent has a branch below the call that started it.
+A transcript is a list of records: the lines of Claude Code. Records of the conversation become messages, below the
+entry of the parent that the record names. Custom entries at the end of the branch keep all other records, so the
+transcript can be returned unchanged. The main transcript is on the first branch, and on further ones where the user
+went back. Each subagent has a branch below the call that started it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sessiontree.session.writer import Item
 RECORDS_FIELD = "claudeRecords"
 """The field of an entry with the records that it was made from, and more about them."""
 LINES = "claude.lines"
-"""The custom type of records that are no talk. `data` has them."""
+"""The custom type of entries with records that are not part of the conversation, in `data`."""
 DELETED = "claude.deleted"
 """The custom type of an entry that deletes a subagent's transcript."""
 
@@ -67,7 +67,7 @@ class ClaudeTranscript(Struct):
     carriers: list[Entry] = field(default_factory=list[Entry])
     """The entries with records, in order."""
     places: dict[str, EntryId | None] = field(default_factory=dict[str, EntryId | None])
-    """The entry that each uuid stands for."""
+    """The entry of each uuid."""
     answers: set[str] = field(default_factory=set[str])
     """The ids of the answers whose usage is recorded."""
     has_talk: bool = False
@@ -179,7 +179,7 @@ class RecordGroup(Struct):
 
 
 def group_records(records: Iterable[JsonObject]) -> list[RecordGroup]:
-    """Join the lines of an answer, and lines that are no talk."""
+    """Join the lines of an answer, and lines that are not part of the conversation."""
     groups: list[RecordGroup] = []
     for record in records:
         message = record.get("message")
@@ -234,12 +234,12 @@ class RunBuilder:
         self._tip = self.runs[-1].items[-1].id if self.runs else session.heads.heads.get(known.branch)
 
     def add(self, records: Iterable[JsonObject]) -> None:
-        """Place records. `runs` has what is to be written."""
+        """Add records to `runs`, the entries to write."""
         for group in group_records(records):
             self._add_group(group)
 
     def _start_subagent(self, transcript: ClaudeTranscript) -> None:
-        """Start the branch of a subagent. Its model does not see what is above."""
+        """Start the branch of a subagent. Its model does not see the entries above."""
         name = _clean_branch_name(self._subpath.rpartition("/")[2])
         if not name or name in self._session.heads.heads or name in self._session.tree:
             name = find_free_name(name or "agent", self._session.heads.heads)

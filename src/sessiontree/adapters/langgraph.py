@@ -57,7 +57,7 @@ PROGRAM = "langgraph"
 
 
 class CheckpointDraft(NamedTuple):
-    """A checkpoint that is to be stored."""
+    """A checkpoint to store."""
 
     key: CheckpointKey
     parent: str | None
@@ -70,8 +70,8 @@ class TreeSaver(BaseCheckpointSaver[int]):
     """Keeps the checkpoints of LangGraph in sessions.
 
     `place` is a folder, an address such as `postgresql://host/database`, or a repository; by default the usual place.
-    Values of other types than those that LangGraph knows need to be in `allowed_types`; otherwise they are read as the
-    data that they were made of. This is why a session from somewhere else cannot run code when it is read.
+    Types that LangGraph does not know need to be in `allowed_types`; otherwise their values are read as the data that
+    they were made of. This is why a session from somewhere else cannot run code when it is read.
     """
 
     def __init__(self, place: SessionPlace = None, *, allowed_types: Iterable[type] = ()) -> None:
@@ -190,7 +190,7 @@ class TreeSaver(BaseCheckpointSaver[int]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Return the writes to channels since their last stored values, and these values.
 
-        Checkpoints that are deleted count: what is left may need their writes.
+        Deleted checkpoints count: the remaining ones may need their writes.
         """
         thread, namespace, id = _split_config(config)
         found: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
@@ -297,7 +297,7 @@ class TreeSaver(BaseCheckpointSaver[int]):
         return [*writer.items, *edits, Item(Custom(custom_type=CHECKPOINT, data=data))]
 
     def _find_unchanged(self, draft: CheckpointDraft, base: CheckpointNode) -> set[str]:
-        """Return the channels that have the same version as in the parent, so that their values are the same."""
+        """Return the channels with the same version, and therefore the same value, as in the parent."""
         versions = draft.checkpoint["channel_versions"]
         before = get_object(self._codec.decode(read_data(base.entry).get("checkpoint")), "channel_versions")
         return {

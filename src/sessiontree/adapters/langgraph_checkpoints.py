@@ -1,7 +1,7 @@
 """The checkpoints of a LangGraph thread, as entries of a session.
 
-A checkpoint is a custom entry after the messages that are new in it. It has the values that differ from those of its
-parent. Pending writes are custom entries, too. So a session grows with what is new.
+A checkpoint is a custom entry after the messages that are new in it. It has only the values that differ from its
+parent. Pending writes are custom entries, too.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class CheckpointIndex:
         return message.build()
 
     def _add_custom(self, entry: Entry, data: JsonObject) -> None:
-        """Add an entry of ours. One that is damaged is ignored: its checkpoint does not exist."""
+        """Add an entry of this adapter. A damaged one is ignored: its checkpoint does not exist."""
         match entry.custom_type, data:
             case "langgraph.thread", {"thread": str(thread)}:
                 self.thread = thread
@@ -198,7 +198,7 @@ class CheckpointIndex:
         return source is not None and channel in source.changes
 
     def read_list(self, node: CheckpointNode, channel: str) -> list[ListItem]:
-        """Return the items of a list as a checkpoint has it. Raises `FormatError`."""
+        """Return the items of a list in a checkpoint. Raises `FormatError`."""
         changes: list[ListChange] = []
         items: list[ListItem] = []
         at = node.sources.get(channel)
@@ -218,7 +218,7 @@ class CheckpointIndex:
         for change in reversed(changes):
             change.apply(items)
         if start is not None and changes:
-            self._lists[id(start), channel] = start, list(items)  # the node is kept, so that its id stays unique
+            self._lists[id(start), channel] = start, list(items)  # keep the node: its `id()` must stay unique
             if len(self._lists) > MAX_CACHED_LISTS:
                 self._lists.popitem(last=False)
         return items

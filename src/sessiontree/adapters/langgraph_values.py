@@ -1,6 +1,6 @@
 """Values of LangGraph checkpoints as JSON data.
 
-JSON values are stored as they are, so that they can be read and searched. All others are stored as the bytes of
+JSON values are stored unchanged, and can be read and searched. All others are stored as the bytes of
 LangGraph's serializer. A list is stored as a change of the list in an earlier checkpoint. Messages in a list become
 messages of the session, to which the list refers.
 """
@@ -60,7 +60,7 @@ class ListItem(Struct, frozen=True):
 
 
 class ListChange(NamedTuple):
-    """A list as a change of another: what is kept of its start and its end, and the items between."""
+    """A list as a change of another: how much of its start and end is kept, and the items between."""
 
     keep: int
     end: int
@@ -128,7 +128,7 @@ class ValueCodec:
         return hashlib.blake2b(kind.encode() + b"\0" + data, digest_size=16).hexdigest()
 
     def parse_change(self, form: Any, digests: dict[EntryId, str]) -> ListChange | None:
-        """Return a list as it is stored; `None` for another value. `digests` has those of message entries."""
+        """Return the stored form of a list; `None` for another value. `digests` are the digests of message entries."""
         bounds = form.get("list") if is_object(form) else None
         items = form.get("items") if is_object(form) else None
         if not is_list(bounds) or len(bounds) != 2 or not is_list(items):
@@ -148,7 +148,7 @@ class ValueCodec:
     # Messages
 
     def build_message(self, message: BaseMessage, digest: str, tools: dict[str, str]) -> Item | None:
-        """Return the entry for a message; `None` if it is no part of a conversation."""
+        """Return the entry for a message; `None` if it is not part of a conversation."""
         fields: JsonObject = message.model_dump(exclude_defaults=True)
         name = type(message).__name__
         is_readable = is_plain(fields) and MESSAGE_CLASSES.get(name) is type(message)
@@ -257,7 +257,7 @@ def _measure_common(digests: Sequence[str], base: Sequence[ListItem]) -> tuple[i
 
 
 def is_plain(value: Any, depth: int = 0) -> bool:
-    """Return whether JSON can hold a value so that it is equal when it is read."""
+    """Return whether a value that is written as JSON and read back is equal."""
     kind = cast("type[object]", type(value))
     if value is None or kind is bool or kind is str:
         return True

@@ -33,7 +33,7 @@ class NamedSessions:
         self._lock = threading.Lock()
 
     def open(self, name: str) -> Session | None:
-        """Return the session with this name as it is now, or `None`. Raises `Ambiguous` if several have it."""
+        """Return the session with this name, up to date, or `None`. Raises `Ambiguous` if there are several."""
         session = self._get_open(name)
         if session is None:
             location = self._find(name)

@@ -48,7 +48,7 @@ EXTRA_KEY = "openaiAgents"
 """The field of a line for `items` that the stored message does not give back, `None` for one that it does."""
 STORED_ROLES = frozenset({"user", "assistant", "toolResult", "system"})
 MAX_KEPT = 8 << 20
-"""How many bytes of items a session keeps in memory, so that the next turn does not restore them again."""
+"""How many bytes of restored items a session keeps in memory for the next turn."""
 
 
 class SessionTurn(NamedTuple):
@@ -149,7 +149,7 @@ class TreeSession:
     async def branch(self, name: str, at: int | str | None = None) -> None:
         """Create a branch and continue there: at the end of this one, before a turn, or at any other place.
 
-        `at` is the number of a turn, as `turns` has it, or an entry, a label or a branch.
+        `at` is the number of a turn as in `turns`, or an entry, a label or a branch.
         """
 
         def create() -> None:
@@ -195,7 +195,7 @@ class TreeSession:
         await self._run(lambda: self._require().archive_branch(name))
 
     async def turns(self, text: str = "", *, branch: str | None = None) -> list[SessionTurn]:
-        """Return the messages of the user on this branch or another one, only those that contain `text`."""
+        """Return the messages of the user on this branch or another one that contain `text`."""
 
         def read() -> list[SessionTurn]:
             session = self._open()
@@ -347,7 +347,7 @@ class _ItemGroup(NamedTuple):
 
 
 class _KeptItems:
-    """The items of messages that were read before, as JSON, so that every caller gets its own objects."""
+    """The items of messages that were read before. They are kept as JSON because every caller gets new objects."""
 
     def __init__(self) -> None:
         self._texts: dict[EntryId, tuple[JsonObject, bytes, int]] = {}

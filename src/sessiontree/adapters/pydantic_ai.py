@@ -1,8 +1,8 @@
 """Conversations of pydantic-ai as sessions: a store for `ConversationStore` of that framework.
 
 Every conversation is a session with its id as the name. A message is one entry, and a request with several tool results
-one entry for each. What the framework keeps beside the messages is a record on the same branch. So the head of the
-branch always tells which save was the last, and moves of other programs count as saves.
+one entry for each. A record on the same branch keeps the other data of the framework. So the head of the branch always
+shows which save was the last, and moves of other programs count as saves.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class TreeConversationStore(ConversationStore):
         stored = None if session is None else _read_conversation(session, id)
         if session is None or stored is None or stored.record.revision != expected:
             raise ConversationConflict(id)
-        # A new revision first: whoever loaded the conversation cannot save it while it is being deleted.
+        # A new revision first: programs that loaded the conversation cannot save it while it is being deleted.
         ended = replace(stored.record, revision=f"{expected}-deleted")
         self._write_record_sync(ended, [], expected)
         assert session.address is not None
@@ -271,7 +271,7 @@ class _HistoryReader:
     def __init__(self) -> None:
         self._ids: list[EntryId] = []
         self._texts: list[bytes] = []
-        """The messages of the last history as JSON, so that every caller gets its own objects."""
+        """The messages of the last history. They are kept as JSON because every caller gets new objects."""
 
     def read(self, session: Session, head: EntryId) -> list[ConversationEntry]:
         """Return what the model sees at an entry, as entries of the framework."""
@@ -281,7 +281,7 @@ class _HistoryReader:
             self._ids, self._texts = [id for id, _ in restored], [text for _, text in restored]
             if not all(entry.type in PLAIN_TYPES for entry in path):
                 history = self._build(len(self._ids))
-                self._ids, self._texts = [], []  # a compaction changes what comes before it
+                self._ids, self._texts = [], []  # a compaction changes the messages before it
                 return history
         return self._build(self._ids.index(head) + 1 if head in self._ids else len(self._ids))
 
@@ -365,7 +365,7 @@ def _append_record(
     texts: Sequence[bytes],
     expected: str | None,
 ) -> bool:
-    """Append messages and a record if the revision is the expected one. Returns whether nobody was faster."""
+    """Append messages and a record if the revision is the expected one. Return whether it was."""
     name = record.conversation_id
     with session.require_unchanged():
         session.refresh()

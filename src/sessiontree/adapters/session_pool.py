@@ -29,7 +29,7 @@ from sessiontree.session.group_commit import GroupCommit
 from sessiontree.session.writer import Item
 
 MAX_OPEN = 64
-"""How many sessions stay open that nobody uses at the moment."""
+"""How many unused sessions stay open."""
 
 SessionPlace: TypeAlias = str | os.PathLike[str] | Repository | None
 """Where sessions live: a folder, an address, a repository, or `None` for the usual place."""
@@ -41,7 +41,7 @@ class EntryIndex(Protocol):
     """What an adapter knows about the entries of one session."""
 
     def add(self, entry: Entry) -> None:
-        """Take in an entry. Entries come in the order of the file, each once."""
+        """Add an entry. Every entry is added once, in the order of the file."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Store JSON data of a framework beside the messages made from it, without storing long texts twice.
+"""Store JSON data of a framework next to the messages made from it, without storing long texts twice.
 
-A string that a message has too is replaced by a reference to the place in the message. Restoring gives data that is
-equal to what was stored, whatever the data is.
+A string that a message has too is replaced by a reference to the place in the message. Restoring gives equal data,
+whatever the data is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _share(value: Any, paths: dict[str, list[Any]]) -> Any:
         return value if path is None else {REFERENCE: path}
     if is_object(value):
         shared = {key: _share(item, paths) for key, item in value.items()}
-        # Data that looks like a reference is wrapped, so that it is not taken for one.
+        # Data that looks like a reference is wrapped, because it would be read as one.
         return {REFERENCE: shared} if REFERENCE in value else shared
     if is_list(value):
         return [_share(item, paths) for item in value]

@@ -52,7 +52,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     snapshots: bool = False
     """Whether the files are saved before and after every tool call that may change them."""
     mcp: McpPool | None = None
-    """MCP servers whose tools the agent gets. Whoever creates the pool closes it."""
+    """MCP servers whose tools the agent gets. The caller closes the pool."""
     folder: FolderChoice | None = None
     """Where the agents of fan-outs, experiments and swarms work: in the folder of all, or each in its own. By default
     each has its own if it may change files and snapshots are on."""
@@ -103,8 +103,8 @@ class AgentFolder(NamedTuple):
 def open_agent_folder(branch: Branch, cwd: str | None, confinement: Confinement | None) -> AgentFolder:
     """Return where the agent of a branch works: in the private folder of the branch if it has one, else in `cwd`.
 
-    Raises `SnapshotError` if the private folder cannot be used. The shared folder is no replacement for it: the user
-    wants other files to be safe from this branch.
+    Raises `SnapshotError` if the private folder cannot be used. The shared folder cannot replace it, because the
+    user wants other files to be safe from this branch.
     """
     private = find_private_folder(branch.session.id, branch.name)
     if private is None:
@@ -142,7 +142,7 @@ def build_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOption
 
 
 def needs_private_folder(options: AgentOptions) -> bool:
-    """Return whether an agent that runs beside others gets a folder of its own."""
+    """Return whether an agent that runs at the same time as others gets a private folder."""
     if options.folder is not None:
         return options.folder == "private"
     if not (options.snapshots and options.settings.files.private_folders):

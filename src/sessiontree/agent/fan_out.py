@@ -72,7 +72,7 @@ async def fan_out(
     branches = [session.create_branch(name, at=at, current=False) for name in names]
 
     if len(tasks) == 1 and options.folder is None:
-        options = replace(options, folder="shared")  # nobody else changes files at the same time
+        options = replace(options, folder="shared")  # a single agent: no other one changes files
 
     async def run_variant(task: Variant, branch: Branch, model: Model) -> Attempt:
         async with open_branch_agent(branch, model, hooks, options) as agent:

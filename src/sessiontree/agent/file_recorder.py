@@ -1,7 +1,7 @@
 """Record what tool calls do to files: a snapshot before and after each call that may change them.
 
-The snapshot before a call tells what somebody else changed since the last one. If a call changed files, an annotation
-on its result names both snapshots. A snapshot that fails never stops a run: listeners get one warning.
+The snapshot before a call shows what others changed since the last one. If a call changed files, an annotation on its
+result names both snapshots. A snapshot that fails never stops a run: listeners get one warning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FileRecorder:
         self._saving: asyncio.Future[_Saved | None] | None = None
         """Takes the snapshot before the calls; all of them wait for it."""
         self._ending: asyncio.Future[None] | None = None
-        """Takes the snapshot after the calls; a call that starts meanwhile waits for it."""
+        """Takes the snapshot after the calls; a call that starts now waits for it."""
         self._after: FolderState | None = None
         """The files after the calls, until their result is written."""
         self._after_began = 0
@@ -77,9 +77,9 @@ class FileRecorder:
         self._outlasts_turn = False
         """Whether a call of an earlier turn was running when this one began."""
         self._mark: RunningCall | None = None
-        """Tells other processes, and a later one, that calls are running."""
+        """Shows other processes, and a later one, that calls are running."""
         self._warnings: list[str] = []
-        """Sentences about the folder and calls of killed processes that nobody was told yet."""
+        """Warnings about the folder and calls of killed processes that are not yet shown."""
         self._has_warned = False
         self._unavailable: str | None = None
         """The folder that cannot have snapshots."""
@@ -89,7 +89,7 @@ class FileRecorder:
         self._writer = writer
 
     async def begin_turn(self) -> None:
-        """Tell that the model answered: somebody may have changed files since the last call.
+        """Start a turn when the model has answered. Others may have changed files since the last call.
 
         A call that was aborted may end after its turn. Its record is written now, on the last result of that turn. If
         it still runs, the calls of this turn have to share its record, which then counts as interrupted.
@@ -218,7 +218,7 @@ class FileRecorder:
         return before
 
     def _take_before(self, writer: RunWriter, snapshots: FolderSnapshots, cwd: str, progress: Progress) -> _Saved:
-        """Take a snapshot, and commit it if somebody changed files since the last one."""
+        """Take a snapshot, and commit it if files changed since the last one."""
         last = self._find_last(writer, snapshots.store)
         if last is not None and monotonic() - self._after_time < REUSE_SECONDS and last is self._saved:
             return last
@@ -230,7 +230,7 @@ class FileRecorder:
             raise
         if last is not None and (last.tree, last.left_out) == (state.tree, state.left_out):
             return last._replace(time=time)
-        # The first snapshot of a path continues the history of the folder, so that `blame` sees earlier sessions.
+        # The first snapshot of a path continues the history of the folder: `blame` also shows earlier sessions.
         parent = snapshots.store.find_latest() if last is None else last.commit
         session, place = writer.branch.session.id, writer.leaf
         commit = snapshots.store.commit(

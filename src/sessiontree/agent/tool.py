@@ -79,7 +79,7 @@ ToolFunction: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
 
 
 class ToolProvider(Protocol):
-    """Provides tools that may change while the agent runs, such as those of MCP servers."""
+    """Provides tools that may change while the agent runs, such as tools of MCP servers."""
 
     async def list_tools(self, warn: Callable[[str], None]) -> Sequence[Tool]:
         """Return the tools for the next request. `warn` gets problems for the user."""
@@ -355,7 +355,7 @@ def _get_kind(value: Any) -> str:
     return next((kind for kind in JSON_TYPES if _is_kind(value, kind)), type(value).__name__)
 
 
-# Values as JSON: a part that cannot be encoded becomes text, so that no result is lost
+# Values as JSON: a part that cannot be encoded becomes text, and no result is lost
 
 
 def make_jsonable(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Python types as JSON schemas, and the check that turns JSON into a value of the type.
 
 Types that msgspec knows are checked by msgspec: plain types, dataclasses, `TypedDict` and structs. A type that uses
-pydantic, as a model or in `Annotated[int, Field(ge=1)]`, is checked by pydantic, which is imported only then.
+pydantic, as a model or in `Annotated[int, Field(ge=1)]`, is checked by pydantic, which is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PYDANTIC_PACKAGES = frozenset({"pydantic", "pydantic_core", "annotated_types"})
 
 
 class InvalidValue(Exception):
-    """JSON does not have the expected type. The message says where and why."""
+    """JSON does not have the expected type. The message contains the position and the reason."""
 
 
 class ValueCheck(NamedTuple):

@@ -43,7 +43,7 @@ class BlamedLine(Struct, frozen=True, kw_only=True):
     author: str
     """`agent`, or `person` for everything that was not written by a tool call."""
     commit: str | None = None
-    """The snapshot that has the line first; `None` if no snapshot has it yet."""
+    """The first snapshot with the line; `None` if there is no such snapshot yet."""
     session: str | None = None
     entry: EntryId | None = None
     prompt: str = ""
@@ -51,7 +51,7 @@ class BlamedLine(Struct, frozen=True, kw_only=True):
 
 
 def find_places(log: FilesLog, a: EntryId | None, b: EntryId | None) -> tuple[str, str] | None:
-    """Return the commits with the files of two places; `None` if those of one are not known."""
+    """Return the commits with the files of two places; `None` if the files of one place are not known."""
     first, second = log.find_commit(a), log.find_commit(b)
     return None if first is None or second is None else (first, second)
 
@@ -99,7 +99,7 @@ def read_restore_diff(plan: RestorePlan) -> str:
 
 
 def _store_file(store: SnapshotStore, path: bytes) -> FileVersion | None:
-    """Put a file on disk into the store, so that git can compare it; `None` for what a diff cannot show."""
+    """Put a file on disk into the store for git to compare; `None` for what a diff cannot show."""
     version, full = read_version(store.folder, path), os.path.join(os.fsencode(store.folder), path)
     if version is None or version == OTHER:
         return None
@@ -164,7 +164,7 @@ def _choose_start(store: SnapshotStore, tips: Sequence[str], path: str) -> str |
 
 
 def _commit_file(store: SnapshotStore, parent: str, path: str) -> str:
-    """Return a commit with the file as it is on disk. It has no ref, so that it disappears again."""
+    """Return a commit with the file as it is on disk. The commit has no ref, so git removes it later."""
     full = os.path.join(store.folder, path)
     blob = store.git.run("hash-object", "-w", "--no-filters", "--", os.fsencode(full)).decode().strip()
     tree = _write_tree(store, {os.fsencode(path): FileVersion("100644", blob)}, start=parent)
@@ -172,7 +172,7 @@ def _commit_file(store: SnapshotStore, parent: str, path: str) -> str:
 
 
 def _write_tree(store: SnapshotStore, files: Mapping[bytes, FileVersion], start: str | None = None) -> str:
-    """Write a tree with these files, in addition to those of `start`, and return its id."""
+    """Write a tree with the files of `start` and these files, and return its id."""
     index = os.path.join(store.path, f"index.{os.getpid()}.{token_hex(4)}")
     try:
         store.git.run("read-tree", "--empty" if start is None else start, index=index)

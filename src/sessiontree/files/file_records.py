@@ -1,7 +1,7 @@
 """The annotations of a session that name snapshots, and the steps between two places of the tree.
 
-A record says which commit has the files after a tool call, and which one has them before. So a change of the agent is
-told apart from a change that somebody made between two calls.
+A record names the commits with the files before and after a tool call. Changes between two calls, which the agent did
+not make, are therefore not taken for changes of the agent.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FilesRecord(Struct, frozen=True, kw_only=True):
     undoes: EntryId | None = None
     """For a restore: the record of the restore that it reverts."""
     is_interrupted: bool = False
-    """Whether the process of the call was killed, so that the changes may also be those of somebody else."""
+    """Whether the process of the call was killed. Then the user or another program may have made the changes."""
 
 
 def build_record(

@@ -45,7 +45,7 @@ def find_hidden_files(store: SnapshotStore, base: str, tree: str) -> FileMerge:
     """Return the files of the folder that `tree`, a snapshot of it, leaves out although `base` has them.
 
     They were not deleted, but ignored, became part of a nested repository, or grew too large. `changes` brings them
-    back into the tree. Those that differ from the base are conflicts, since no snapshot has their content.
+    back into the tree. Files that differ from the base are conflicts, since no snapshot has their content.
     """
     changes: list[FileChange] = []
     conflicts: list[MergeConflict] = []

@@ -29,7 +29,7 @@ from sessiontree.store.file_operations import discard, open_private, write_priva
 MAX_ATTEMPTS = 3
 """How often a file is read again that changes while it is read."""
 MAX_RACES = 20
-"""How often a snapshot starts again because another process took one, or deleted a folder meanwhile."""
+"""How often a snapshot starts again because another process took one or deleted a folder."""
 VANISHED = re.compile(r"could not open directory '.*': No such file or directory")
 MIN_CHUNK, MAX_CHUNKS = 500, 20
 """Files are stored in chunks, with a progress report after each one."""
@@ -55,7 +55,7 @@ Identity: TypeAlias = tuple[int, int, int, int, int, int]
 
 
 class FolderState(Struct, frozen=True):
-    """The files of a folder as a tree of the store, and what is left out."""
+    """The files of a folder as a tree of the store, and the files that are left out."""
 
     tree: str
     left_out: tuple[LeftOut, ...] = ()
@@ -281,7 +281,7 @@ class FolderSnapshots:
         return set(split_records(output))
 
     def is_nested(self, folder: bytes) -> bool:
-        """Return whether a folder below this one is a repository of its own."""
+        """Return whether a folder below this one is a separate repository."""
         return _lstat(os.path.join(self._folder, folder, b".git")) is not None
 
     # Storing
@@ -329,7 +329,7 @@ class FolderSnapshots:
             raise
 
     def _run_index(self, work: str, *arguments: str, paths: Sequence[bytes]) -> None:
-        # Thousands of objects in files of their own take several times as long as one pack.
+        # Writing thousands of objects to separate files takes several times as long as one pack.
         pack = ("-c", "core.bigFileThreshold=1") if len(paths) >= MIN_PACKED else ()
         self.store.git.run(
             *pack, "update-index", "-z", *arguments, input=join_records(paths), index=work, with_work_tree=True
@@ -359,7 +359,7 @@ class _Selection:
         self.removed: set[bytes] = set()
         self._left_out: dict[bytes, str] = {}
         self._parents: dict[bytes, str] = {b"": ""}
-        """What is wrong with each parent folder; empty if nothing is."""
+        """The problem of each parent folder; empty if it has none."""
 
     def add_all(self, paths: Iterable[bytes]) -> None:
         for path in paths:
@@ -462,7 +462,7 @@ def _identify(path: bytes | str) -> Identity | None:
 def copy_index(source: str, target: str) -> Identity | None:
     """Copy an index with its time, and return its identity; `None` before the first snapshot.
 
-    git compares the time of the index with those of files to find edits in the same clock tick.
+    git compares the times of the index and of files to find edits in the same clock tick.
     """
     try:
         with open(source, "rb") as file, open(open_private(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:

@@ -1,4 +1,4 @@
-"""Run git so that nothing of the project runs and nothing of the project is written.
+"""Run git without running anything of the project or writing to it.
 
 Every call gets an empty environment, its own git directory and explicit settings. The project's config, hooks, filters
 and attributes are never read. A call succeeds only if git exits with 0 and prints nothing on standard error.

@@ -1,4 +1,4 @@
-"""Private folders: a copy of the files at a snapshot for one branch, so that agents do not overwrite each other.
+"""Private folders: a copy of the files at a snapshot for one branch. Agents there do not overwrite each other.
 
 A private folder belongs to a session and a branch. Its snapshots go to the store of the folder that it was made from,
 so the branches of a conversation can be compared and merged. Where an overlay can be mounted, the files are shared
@@ -103,7 +103,7 @@ def find_folder_of_path(path: str) -> PrivateFolder | None:
 
 
 def list_private_folders(session: str | None = None) -> list[PrivateFolder]:
-    """Return all private folders, or those of one session. One with a damaged marker is not listed."""
+    """Return all private folders, or only the folders of one session, without folders whose marker is damaged."""
     found: list[PrivateFolder] = []
     for root in _list_roots():
         with suppress(SnapshotError):
@@ -312,7 +312,7 @@ def _fill(store: SnapshotStore, tree: str, path: str, root: str, methods: Sequen
 def _clone_large_files(store: SnapshotStore, tree: str, path: str) -> bool:
     """Clone the large files of a tree from the folder of the store, and return whether there are any.
 
-    Those that differ from the tree are replaced by the checkout that follows.
+    The checkout that follows replaces files that differ from the tree.
     """
     source, target, has_any = os.fsencode(store.folder), os.fsencode(path), False
     for name, version in store.list_files(tree).items():
@@ -337,7 +337,7 @@ def _clone_large_files(store: SnapshotStore, tree: str, path: str) -> bool:
 
 
 def _check_out(store: SnapshotStore, tree: str, path: str, index: str) -> None:
-    """Write the files of a tree into a folder. Those that it has are compared, and only written if they differ."""
+    """Write the files of a tree into a folder. Files that already exist are only written if they differ."""
     git = SnapshotStore(store.key, path).git
     discard(index)
     git.run("read-tree", tree, index=index)

@@ -1,6 +1,6 @@
 """Carry out a restore plan: replace each file atomically, and finish or revert a restore that was killed.
 
-The state before is a snapshot of its own, so every restore can be undone. New contents are written to temporary files
+The state before is saved as a snapshot, so every restore can be undone. New contents are written to temporary files
 first; only then are files renamed and deleted. A journal in the store lists all paths until the restore is recorded.
 """
 
@@ -50,7 +50,7 @@ class RestoreOutcome(Struct, frozen=True, kw_only=True):
     written: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     conflicts: tuple[PathConflict, ...] = ()
-    """Paths that were kept: those of the plan, and those that changed after the preview."""
+    """Paths that were kept: the conflicts of the plan, and paths that changed after the preview."""
     before: str | None = None
     """The snapshot of the state before; `None` if there was nothing to do."""
     after: str | None = None
@@ -174,7 +174,7 @@ def _restore(
 
 
 def _include_current(snapshots: FolderSnapshots, state: FolderState, changes: Sequence[PathRestore]) -> FolderState:
-    """Add the files that the restore replaces and that a snapshot leaves out, so that undo can bring them back."""
+    """Add the files that the restore replaces and that a snapshot leaves out. Undo needs them."""
     store = snapshots.store
     files = store.list_files(state.tree)
     missing: dict[bytes, FileVersion | None] = {}
@@ -211,7 +211,7 @@ def _record(
     write_record: WriteRecord,
     undoes: EntryId | None = None,
 ) -> str:
-    """Commit the state before with the restored files, and nothing that somebody else changed. Return the commit."""
+    """Commit the state before with the restored files, without changes by others. Return the commit."""
     restored: dict[bytes, FileVersion | None] = {}
     deleted = {os.fsencode(change.path) for change in done.changes if change.target is None}
     for change in done.changes:
@@ -283,7 +283,7 @@ def recover(
     parent: str | None = None,
     write_record: WriteRecord | None = None,
 ) -> RestoreOutcome:
-    """Finish an interrupted restore, or revert what it did. A path that somebody changed since is kept."""
+    """Finish an interrupted restore, or revert what it did. Paths that changed since are kept."""
     store = snapshots.store
     try:
         with _hold_lock(store):
@@ -381,7 +381,7 @@ def _parse_version(value: Any) -> FileVersion | None:
 
 
 def _apply(store: SnapshotStore, restore: InterruptedRestore, changes: Sequence[PathRestore]) -> RestoreOutcome:
-    """Prepare all new contents, then delete and rename. Paths that changed meanwhile are kept."""
+    """Prepare all new contents, then delete and rename. Paths that changed in between are kept."""
     folder = os.fsencode(store.folder)
     staged: dict[str, bytes] = {}
     written: list[str] = []

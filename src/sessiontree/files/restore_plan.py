@@ -1,7 +1,7 @@
 """Plan a restore: which paths to write or delete, and which ones are in conflict. Nothing is changed here.
 
 A restore reverts the changes of the agent on the way up to the common ancestor of two places, and applies the changes
-on the way down. A path is in conflict if somebody else changed it after the agent did, between two calls or on disk.
+on the way down. A path is in conflict if the user or another program changed it after the agent did.
 Paths that the agent did not change are never touched.
 """
 
@@ -30,7 +30,7 @@ IN_THE_WAY = "a folder is in the way"
 NO_FOLDER = "its folder is a file or a link"
 
 OTHER = FileVersion("", "")
-"""Stands for something on disk that is neither a regular file nor a link."""
+"""Something on disk that is neither a regular file nor a link."""
 PIECE = 1 << 20
 
 
@@ -39,7 +39,7 @@ class PathRestore(Struct, frozen=True, kw_only=True):
 
     path: str
     current: FileVersion | None
-    """What is on disk; `None` if there is no file."""
+    """The version on disk; `None` without a file."""
     target: FileVersion | None
     """What the restore leaves there; `None` deletes the file."""
 
@@ -60,7 +60,7 @@ class PathConflict(Struct, frozen=True, kw_only=True):
 
     @property
     def can_take(self) -> bool:
-        """Whether it can be restored by name: what is there is a file, and its folder is a folder."""
+        """Whether it can be restored by name: the path is a file, and its parent is a folder."""
         return self.current != OTHER and self.reason != NO_FOLDER
 
 
@@ -239,7 +239,7 @@ def _compare_with_disk(
 
 
 def read_version(folder: str, path: bytes) -> FileVersion | None:
-    """Return what is on disk at a path: a version, `None` without a file, or `OTHER`. Links are not followed."""
+    """Return the version on disk at a path, `None` without a file, or `OTHER`. Links are not followed."""
     full = os.path.join(os.fsencode(folder), path)
     if not has_real_parents(folder, path):
         return None
@@ -263,9 +263,9 @@ def read_version(folder: str, path: bytes) -> FileVersion | None:
 def read_version_for(
     folder: str, path: bytes, target: FileVersion | None, deleted: Collection[bytes]
 ) -> FileVersion | None:
-    """Return what is on disk at a path that will become `target`, when the files in `deleted` are gone.
+    """Return the version on disk at a path that will become `target`, when the files in `deleted` are gone.
 
-    A folder there is no file. It is in the way only of a file, and only if it keeps files of its own.
+    A folder counts as no file, unless `target` is a file and the folder keeps other files.
     """
     current = read_version(folder, path)
     full = os.path.join(os.fsencode(folder), path)

@@ -1,8 +1,8 @@
-"""Tool calls that are running, so that a call whose process was killed is noticed later.
+"""Notes of running tool calls, which show later that the process of a call was killed.
 
 While calls run, a file in the store names the snapshot before them, and its process holds a lock on it. A file without
-a lock belongs to a process that was killed, or that could not write the result. What changed since then may be the work
-of the agent or of somebody else, so going back keeps these paths unless they are named.
+a lock belongs to a process that was killed, or that could not write the result. Others may have made the changes since
+then, so going back keeps these paths unless they are named.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CALLS = "calls"
 """The folder in a store with a file for each running call."""
 PARTIAL_SUFFIX = ".partial"
 _own_marks = set[str]()
-"""The marks of this process, whose locks look like those of another one."""
+"""The marks of this process. Their locks look like locks of another process."""
 
 
 class RunningCall:

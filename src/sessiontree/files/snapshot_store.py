@@ -1,7 +1,7 @@
 """The store of snapshots: one bare git repository for each folder, below the home of sessiontree.
 
 A snapshot is a commit. Its parent is the snapshot before it on the path of the conversation. Each branch of a session
-has a ref, and a commit that no branch reaches any more keeps a ref of its own until the session is deleted for good.
+has a ref, and a commit that no branch reaches any more keeps a separate ref until the session is deleted for good.
 Several processes may use a store at the same time.
 """
 
@@ -75,7 +75,7 @@ class LeftOut(Struct, frozen=True):
 
 
 class CommitInfo(Struct, frozen=True, kw_only=True):
-    """What a commit of the store says about itself."""
+    """The metadata of a commit of the store."""
 
     commit: str
     author: str
@@ -127,7 +127,7 @@ class SnapshotStore:
     def __init__(self, key: str, folder: str, *, source: str | None = None, index_name: str = "index") -> None:
         """`folder` is the folder that snapshots are taken of, and `source` the one that a copy was made from.
 
-        Each folder has an index of its own.
+        Each folder has a separate index.
         """
         self.key = key
         self.folder = folder
@@ -164,7 +164,7 @@ class SnapshotStore:
             return
         try:
             make_private_directory(get_stores_folder())
-            with hold_file_lock(f"{self.path}.lock"):  # `git init` fails beside another one
+            with hold_file_lock(f"{self.path}.lock"):  # `git init` fails while another one runs
                 if os.path.exists(marker):
                     return
                 make_private_directory(self.path)
@@ -252,7 +252,7 @@ class SnapshotStore:
         return output.decode().strip() if code == 0 else None
 
     def set_branch(self, session: str, branch: str, commit: str, parent: str | None = None) -> None:
-        """Point the ref of a branch to a commit. A commit that it no longer reaches keeps a ref of its own.
+        """Point the ref of a branch to a commit. A commit that it no longer reaches keeps a separate ref.
 
         `parent` is the parent of the commit. The ref is nearly always there, and then one call is enough.
         """
@@ -408,7 +408,7 @@ class BlobReader:
         self._process: subprocess.Popen[bytes] = git.start("cat-file", "--batch")
 
     def read(self, blob: str) -> bytes:
-        """Return the content of a file. Raises `SnapshotError` if the store does not have it."""
+        """Return the content of a file. Raises `SnapshotError` if it is not in the store."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None

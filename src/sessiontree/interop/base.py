@@ -56,7 +56,7 @@ SILENT_TYPES = frozenset(
         "thinking_level_change",
     }
 )
-"""Types of entries that say nothing to a model and change nothing about the context."""
+"""Types of entries that a model does not see and that do not change the context."""
 ALIAS = "alias"
 """The type of an entry that gives its parent another id."""
 REFUSED_MESSAGE = "refused_message"
@@ -256,7 +256,7 @@ class ResumableSession(Struct, frozen=True, kw_only=True):
 
 
 def find_no_related(file: ForeignFile) -> Iterable[str]:
-    """Return nothing: for formats whose files stand alone."""
+    """Return nothing: for formats whose files do not belong together."""
     return ()
 
 
@@ -279,7 +279,7 @@ class ForeignFormat(Struct, frozen=True, kw_only=True):
     find_related: Callable[[ForeignFile], Iterable[str]] = find_no_related
     """Return the files that belong to a file, as glob patterns relative to its folder."""
     select_sessions: Callable[[Sequence[str]], Sequence[str]] = select_all
-    """Return those of many files that are sessions of their own, and not parts of others, by their paths."""
+    """Return the files that are complete sessions, and not parts of other files, by their paths."""
     write: Callable[[ResumeRequest], ResumableSession] | None = None
     """Return a session that the program resumes; `None` if the format is only read."""
     settings_file: str | None = None
@@ -306,7 +306,7 @@ def read_record(line: bytes) -> JsonObject | None:
 
 
 def normalize_time(value: object) -> str | None:
-    """Return a time as entries have it: from an ISO string, or from seconds or milliseconds since the epoch."""
+    """Return the timestamp of an entry from an ISO string, or from seconds or milliseconds since the epoch."""
     if isinstance(value, str):
         moment = parse_timestamp(value)
         return None if moment is None else format_timestamp(moment)
@@ -318,8 +318,8 @@ def normalize_time(value: object) -> str | None:
 class ConversationBuilder:
     """Builds the lines of one conversation, parents before children.
 
-    The builder keeps ids unique and links entries to the nearest parent that exists, so readers can pass on what the
-    file says.
+    The builder keeps ids unique and links entries to the nearest parent that exists, so readers can pass on the ids of
+    the file.
     """
 
     def __init__(
@@ -350,7 +350,7 @@ class ConversationBuilder:
         return id in self._ids
 
     def resolve(self, id: EntryId | None) -> EntryId | None:
-        """Return the entry that a foreign id stands for; `None` if there is none."""
+        """Return the entry of a foreign id, or `None`."""
         if id is None or id in self._ids:
             return id
         return self._aliases.get(id)
@@ -415,7 +415,7 @@ class ConversationBuilder:
     ) -> EntryId | None:
         """Start the branch of a subagent below the entry with the call that started it, and return where it continues.
 
-        Its model does not see what is above. `id` is that of the subagent, and `start` the entry to continue from.
+        Its model does not see the entries above. `id` is the subagent, and `start` the entry to continue from.
         """
         point = BranchPoint(name=branch, description=description)
         extra = {STARTING_CALL: call} if call else None
@@ -427,7 +427,7 @@ class ConversationBuilder:
         return read_body(self._lines.read_entry(self._ids[id]))
 
     def add_alias(self, id: EntryId, target: EntryId | None) -> None:
-        """Make `id` another name of an entry: for lines of the file that are no entries of their own."""
+        """Make `id` another name of an entry, for lines of the file that do not become entries."""
         if id not in self._ids:
             self._aliases.setdefault(id, self.resolve(target))
 

@@ -135,7 +135,7 @@ class _TreeReader:
         return end
 
     def _build_body(self, id: str, message: JsonObject) -> Body | None:
-        """Return what a message becomes; `None` if it says nothing."""
+        """Return the body of a message; `None` if the message is empty."""
         content = get_object(message, "content")
         role = coerce_string(get_object(message, "author").get("role"))
         blocks = self._read_blocks(id, content)

@@ -5,7 +5,7 @@ so every `uuid` names a place.
 
 - An answer has one line per content block, all with the same `message.id`. They become one entry, which has the id of
   the last line.
-- The results of parallel calls hang below the lines of their calls. They become a chain, so they are no branches.
+- The results of parallel calls hang below the lines of their calls. They become a chain, not branches.
 - A compaction is a `compact_boundary`, which has no parent but a `logicalParentUuid`, and a line with the summary.
 - Each subagent has a separate file. It becomes a branch under the call that started it.
 - A fork is a copy of the lines with the same uuids. Files that are passed as related join into one tree.
@@ -78,7 +78,7 @@ def find_related(file: ForeignFile) -> Iterable[str]:
 
 
 def select_sessions(paths: Sequence[str]) -> Sequence[str]:
-    """Return the files that are not those of subagents."""
+    """Return the files without the files of subagents."""
     return [path for path in paths if f"/{SUBAGENTS}/" not in path]
 
 
@@ -299,7 +299,7 @@ class _TreeWriter:
             body = Compaction(summary=summary, first_kept=kept[0] if kept else node.id, tokens_before=tokens)
             self._builder.add(body, id=node.id, parent=parent, time=time, branch=branch)
             return
-        # What was kept is sent before the summary. No compaction says that: the kept messages follow it as copies.
+        # Kept messages are sent before the summary. A compaction cannot do that: copies of them follow it.
         id = f"{node.id}-compaction"
         above = self._builder.add(
             Compaction(summary=summary, first_kept=id, tokens_before=tokens),
@@ -375,7 +375,7 @@ def join_answer(records: Sequence[JsonObject]) -> JsonObject:
 
 
 def describe_answer(message: JsonObject, record: JsonObject) -> JsonObject:
-    """Return the message of an answer with how it ended, as the last line of the answer says."""
+    """Return the message of an answer with the stop reason of its last line."""
     if record.get("isApiErrorMessage") is True:
         text = extract_text(message["content"])
         return {**message, "content": [], "stopReason": "error", "errorMessage": text or "the request failed"}

@@ -1,6 +1,6 @@
 """Writes sessions that Claude Code resumes.
 
-A session that was imported from Claude Code keeps all its lines: what was added here follows them. Any other session
+A session that was imported from Claude Code keeps all its lines, and new messages follow them. Any other session
 is written as the messages of its context, in one chain.
 """
 
@@ -53,7 +53,7 @@ def write_claude_session(request: ResumeRequest) -> ResumableSession:
 
 
 def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWriter) -> bytes | None:
-    """Return the original lines with what was added; `None` if the addition is more than messages."""
+    """Return the original lines with the new messages; `None` if other entries were added too."""
     lines = SessionLines(MemoryFile("original", original))
     anchor, bodies = split_path(request.path, lambda id: lines.find(id) if lines.is_known(id) else None)
     if anchor is None or bodies is None:
@@ -87,7 +87,7 @@ def _replace_session(data: bytes, old: str, new: str) -> bytes:
 
 
 def _select_path(data: bytes, lines: SessionLines, anchor: EntryId) -> bytes:
-    """Return the lines up to a node: those of other branches, and notes of the current leaf, are left out."""
+    """Return the lines up to a node, without lines of other branches and notes of the current leaf."""
     path: set[EntryId | None] = set()
     node: EntryId | None = anchor
     while node is not None and node not in path:

@@ -13,7 +13,7 @@ from sessiontree.interop.base import ForeignFile, get_object, read_record
 TREE_TYPES = ("user", "assistant", "system", "attachment", "progress")
 """Types of lines that have a place in the tree."""
 BULKY = (b'{"type":"api-request', b'{"type":"file-history')
-"""How lines begin that are long and say nothing about the conversation."""
+"""The starts of long lines that are not part of the conversation."""
 
 
 class LineNode(Struct, gc=False):
@@ -28,7 +28,7 @@ class LineNode(Struct, gc=False):
     positions: tuple[int, ...]
     """Where its lines are in the file."""
     parent: str | None
-    """The foreign id of the parent, as the first line has it."""
+    """The foreign id of the parent, from the first line."""
     is_sidechain: bool = False
     boundary: JsonObject | None = None
     """The line of a compaction that has its facts."""
@@ -56,7 +56,7 @@ class SessionLines:
         self.nodes: dict[EntryId, LineNode] = {}
         """In the order of the file."""
         self.links: dict[str, str | None] = {}
-        """The parents of lines that are no nodes: attachments, notices, and the first lines of an answer."""
+        """The parents of lines that are not nodes: attachments, notices, and the first lines of an answer."""
         self.problems: list[tuple[str, str, int]] = []
         self.session = self.agent = self.cwd = self.version = ""
         self.started: object = None
@@ -74,7 +74,7 @@ class SessionLines:
             if not line.startswith(BULKY) and line.strip():
                 self._read_line(line, number, position)
         for uuid, boundary in self._boundaries.items():
-            # A boundary whose summary was never written: what was before it is still sent.
+            # A boundary whose summary was never written: the messages before it are still sent.
             self.links[uuid] = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
         self.chain_results()
 

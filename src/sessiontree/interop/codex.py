@@ -48,7 +48,7 @@ NAME = "codex"
 NOTE = "codex.note"
 """The custom type of user messages that the program wrote."""
 HISTORY = "codex.history"
-"""The custom type of what the user said before a compaction, which the program repeats after it."""
+"""The custom type of messages of the user before a compaction, which Codex repeats after it."""
 PROGRAM_TEXT = re.compile(
     r"\s*(# AGENTS\.md instructions|<(environment_context|turn_aborted|subagent_notification|user_instructions|"
     r"skills_instructions|permissions instructions|user_shell_command)[ >])"
@@ -82,7 +82,7 @@ def detect(head: FileHead) -> bool:
 
 
 def find_related(file: ForeignFile) -> Iterable[str]:
-    """Return the files of the same thread, those that it builds on, its subagents, and the index of names."""
+    """Return the files of the thread, of its subagents and of threads that it builds on, and the index of names."""
     ids: set[str] = set(_UUID.findall(file.name.rpartition("/")[2])[:1])
     for line in file.iter_lines():
         if b"history_base" in line or b"forked_from_id" in line or b"agent_id" in line or b"thread_spawn" in line:
@@ -150,7 +150,7 @@ class _Rollout:
         self.file = file
         self.meta: JsonObject = {}
         self.problems: list[tuple[str, int]] = []
-        """What was found while the items were read."""
+        """The findings while the items are read."""
         self.has_items = next(self.iter_items(), None) is not None
         self.problems.clear()
         self.thread = coerce_string(self.meta.get("id")) or (ids[0] if ids else self.name)
@@ -316,7 +316,7 @@ class _RolloutWriter:
         self.agents: dict[str, tuple[EntryId, str]] = {}
         """The entries with the calls that started subagents, and the ids of the calls, by thread."""
         self.has_own_talk = False
-        """Whether something was said after the part that another file shares."""
+        """Whether messages follow the part that another file shares."""
         self._thread = thread
         self._builder = builder
         self._rollout = rollout
@@ -329,7 +329,7 @@ class _RolloutWriter:
         self._turns: list[EntryId | None] = []
         """Where each turn of the user began."""
         self._questions: list[tuple[EntryId, EntryId]] = []
-        """What the user said, for a compaction that keeps it: the first entry that said it, and the last one."""
+        """Messages of the user, for a compaction that keeps them: the first entry of each, and the last one."""
         self._callers: dict[str, EntryId] = {}
         self._tools: dict[str, str] = {}
         self._summary_usage: JsonObject | None = None
@@ -418,7 +418,7 @@ class _RolloutWriter:
                     self._questions.append((self.tail, self.tail))
 
     def _convert(self, items: Sequence[_Item]) -> list[Message]:
-        """Return items as messages. Those that are not understood are kept as an entry that no model sees."""
+        """Return items as messages. Unknown items are kept as an entry that no model sees."""
         cleaned = [_clean_item(item.payload) for item in items]
         try:
             return list(from_openai_responses(cleaned, provider=self._provider))
@@ -519,7 +519,7 @@ class _RolloutWriter:
     def _read_history(
         self, history: list[Any], item: _Item, summary: str, id: EntryId
     ) -> Iterator[tuple[Message | CustomMessage, EntryId]]:
-        """Yield the messages that a compaction puts in the place of the conversation, each with its original."""
+        """Yield the messages with which a compaction replaces the conversation, each with its original."""
         for value in history:
             if not is_object(value) or value.get("role") in ("developer", "system"):
                 continue

@@ -1,6 +1,6 @@
 """Writes sessions that Codex resumes.
 
-A session that was imported from Codex keeps its lines up to the place, and what was added here follows them. Any other
+A session that was imported from Codex keeps its lines up to the place, and new messages follow them. Any other
 session is written as the messages of its context.
 """
 
@@ -54,7 +54,7 @@ def write_codex_session(request: ResumeRequest) -> ResumableSession:
 
 
 def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLines) -> bytes | None:
-    """Return the original lines up to the place, with what was added; `None` if the place is not in this file."""
+    """Return the original lines up to the place with the new messages; `None` if the place is not in this file."""
     lines = original.split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -84,7 +84,7 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLi
 
 
 def _is_event(entry: Entry) -> bool:
-    """Return whether an entry stands for a failed or aborted turn, which Codex notes in an event."""
+    """Return whether an entry marks a failed or aborted turn, which Codex notes in an event."""
     return isinstance(entry.body, Message) and is_failed_turn(entry.body.message)
 
 

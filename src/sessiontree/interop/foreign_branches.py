@@ -45,7 +45,7 @@ def divide_branches(
 ) -> dict[str, str]:
     """Return the branch of each message: `main` up from `current`, and a new one for every other leaf.
 
-    A leaf in `silent` gets no branch of its own.
+    A leaf in `silent` gets no separate branch.
     """
     branches: dict[str, str] = {}
     names = {*taken, main}

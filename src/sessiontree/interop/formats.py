@@ -46,7 +46,7 @@ def find_format(name: str) -> ForeignFormat:
 
 
 def select_sessions(paths: Sequence[str]) -> set[str]:
-    """Return those of many files of a program that are sessions of their own, by their paths."""
+    """Return the files of a program that are complete sessions, by their paths."""
     selected = paths
     for format in FORMATS:
         selected = format.select_sessions(selected)

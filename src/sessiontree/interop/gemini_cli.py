@@ -57,7 +57,7 @@ def find_related(file: ForeignFile) -> Iterable[str]:
 
 
 def select_sessions(paths: Sequence[str]) -> Sequence[str]:
-    """Return the chats, without those of subagents, which are one folder further down."""
+    """Return the chats without chats of subagents, which are one folder further down."""
     return [path for path in paths if posixpath.basename(posixpath.dirname(posixpath.dirname(path))) != "chats"]
 
 
@@ -270,7 +270,7 @@ def _list_parts(record: JsonObject) -> list[object]:
 
 
 def _list_calls(record: JsonObject) -> list[JsonObject]:
-    """Return the tool calls of an answer; those that only its content has are without results."""
+    """Return the tool calls of an answer. Calls that are only in its content have no results."""
     calls, content = record.get("toolCalls"), record.get("content")
     listed = [call for call in calls if is_object(call)] if is_list(calls) else []
     known = {coerce_string(call.get("id")) for call in listed}

@@ -16,7 +16,7 @@ CONTEXT_START = "<session_context>"
 
 
 class ChatMessage(Struct):
-    """A message of the log, with the last thing that the log says about it."""
+    """A message of the log, with the last change of it in the log."""
 
     id: str
     record: JsonObject

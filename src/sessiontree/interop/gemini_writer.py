@@ -1,8 +1,8 @@
 """Writes chats that Gemini CLI resumes.
 
 A chat that was imported from Gemini keeps its whole log. If the conversation continues elsewhere than at its end, an
-event that sets the list of messages follows, and then what was added here. Any other session is written as the messages
-of its context.
+event that sets the list of messages follows, and then the new messages. Any other session is written as the messages of
+its context.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _OriginalChat:
         self.replay = ChatReplay(enumerate(records, 1))
 
     def extend(self, request: ResumeRequest, writer: _ChatWriter) -> bytes | None:
-        """Return the log with what was added; `None` if the original is no log or more than messages was added."""
+        """Return the log with the new messages; `None` if the original is not a log or other entries were added too."""
         anchor, added = split_path(request.path, self._find)
         if not self.is_log or anchor is None or added is None or not self._has_results(anchor, request):
             return None

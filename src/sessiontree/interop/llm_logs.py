@@ -65,7 +65,7 @@ class _LogReader:
         self._builder.title = coerce_string(name).strip() or None
 
     def _load_attachment(self, id: object, entry: EntryId, kept: list[JsonObject]) -> list[JsonObject]:
-        """Return an image as a block. Other attachments, and those that are only named, go to `kept`."""
+        """Return an image as a block. Other attachments, and attachments without content, go to `kept`."""
         row = next(self._file.iter_rows("attachments", id=coerce_string(id)), None) or {"id": id}
         content, kind = row.get("content"), coerce_string(row.get("type"))
         if isinstance(content, bytes) and content and kind.startswith("image/"):

@@ -1,9 +1,9 @@
 """Plain message lists of OpenAI Chat, OpenAI Responses and Anthropic Messages.
 
 A list is a JSON array, a request with `messages` or `input`, or one message per line. A file with one request per line,
-as for fine-tuning, holds several conversations. Lists have no ids: those of the entries follow from the file's name.
+as for fine-tuning, holds several conversations. Lists have no ids: the ids of entries follow from the file's name.
 
-`ApiMessages` converts messages one by one with `sessiontree.convert`, so that one bad message does not cost the others.
+`ApiMessages` converts messages one by one with `sessiontree.convert`: one bad message does not affect the others.
 It keeps what they need from earlier messages: the names and stored ids of tool calls.
 """
 
@@ -182,7 +182,7 @@ class ApiMessages:
         """The stored id and the tool of each call, by its id."""
 
     def convert(self, messages: Sequence[object], *, model: str | None = None) -> list[JsonObject]:
-        """Return stored messages; none if the messages are malformed, and then `problem` says why."""
+        """Return stored messages; none if the messages are malformed, with the reason in `problem`."""
         self.problem = ""
         try:
             bodies = CONVERTERS[self.api](messages)

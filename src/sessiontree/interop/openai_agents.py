@@ -116,7 +116,7 @@ class _SessionItems:
         parent: EntryId | None,
         branch: str,
     ) -> EntryId | None:
-        """Add the message that some rows make, unless another branch has it at the same place."""
+        """Add the message of some rows, unless another branch has the same one at the same place."""
         ids = [_name_item(self._id, row, item) for row, item in rows]
         original, id, number = ids[-1], ids[-1], 1
         while id in self._parents and self._parents[id] != parent:
@@ -143,7 +143,7 @@ def _name_item(session: str, row: object, item: JsonObject) -> EntryId:
 
 
 def _drop_provider_data(item: JsonObject) -> JsonObject:
-    """Return an item as the API has it: the SDK adds where it came from, and an id where there was none."""
+    """Return an item in the form of the API, without what the SDK adds: its origin, and an id if it had none."""
     own = {name: value for name, value in item.items() if name != "provider_data"}
     if own.get("id") == FAKE_ID:
         del own["id"]

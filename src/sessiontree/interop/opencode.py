@@ -89,7 +89,7 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
 
 
 def _list_below(row: JsonObject, children: Mapping[str, list[JsonObject]]) -> list[JsonObject]:
-    """Return the sessions that a session started, and those that they started."""
+    """Return the sessions that a session started, directly or through others."""
     found: list[JsonObject] = []
     seen, waiting = {get_id(row)}, [get_id(row)]
     while waiting:
@@ -112,7 +112,7 @@ def _parse_export(file: ForeignFile) -> OpencodeSession:
 
 
 class _SessionReader:
-    """Builds the tree of one session: its messages, what was undone, and the sessions of its subagents."""
+    """Builds the tree of one session: its messages, undone ones too, and the sessions of its subagents."""
 
     def __init__(self, session: OpencodeSession, subagents: Mapping[str, OpencodeSession]) -> None:
         self._session = session
@@ -131,7 +131,7 @@ class _SessionReader:
         self._ends: dict[str, EntryId | None] = {}
         """The last entry of each message: the result of its last call, if it has any."""
         self._anchors: dict[str, EntryId] = {}
-        """For a request to compact, the first message that goes on being sent."""
+        """For a request to compact, the first message that is still sent."""
 
     def build(self, original: bytes | None = None) -> Conversation:
         version = self._builder.version or "1"
@@ -145,7 +145,7 @@ class _SessionReader:
         return self._builder.build(self._heads, original=original)
 
     def _add_session(self, session: OpencodeSession, branch: str, parent: EntryId | None) -> None:
-        """Add all messages of a session. Messages that were undone get branches of their own."""
+        """Add all messages of a session. Messages that were undone get separate branches."""
         revert = get_object(session.info, "revert")
         undone_from = coerce_string(revert.get("messageID"))
         if undone_from and revert.get("partID") is not None:
@@ -332,7 +332,7 @@ _RESULT_KEYS = frozenset({"status", "input", "output", "error", "attachments"})
 
 
 def _keep(info: JsonObject, parts: list[JsonObject], known: frozenset[str]) -> JsonObject:
-    """Return what an entry keeps of a message beside what it means here."""
+    """Return the fields of a message that have no meaning here, which the entry keeps."""
     kept = {name: value for name, value in info.items() if name not in known}
     return {**kept, **({"parts": parts} if parts else {})}
 

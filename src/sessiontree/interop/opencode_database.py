@@ -12,7 +12,7 @@ from sessiontree.interop.base import ForeignFile, get_object, read_json
 
 
 class OpencodeSession(Struct, frozen=True):
-    """One session, as an export has it, with what the event log adds."""
+    """One session in the form of an export, with the additions of the event log."""
 
     info: JsonObject
     messages: list[JsonObject]
@@ -53,7 +53,7 @@ def load_session(file: ForeignFile, row: JsonObject) -> OpencodeSession:
 
 
 def _build_info(row: JsonObject) -> JsonObject:
-    """Return a row of the session table as an export has it."""
+    """Return a row of the session table in the form of an export."""
     tokens: JsonObject = {name: row.get(f"tokens_{name}") for name in ("input", "output", "reasoning")}
     summary = {name: row.get(f"summary_{name}") for name in ("additions", "deletions", "files")}
     summary["diffs"] = read_json(coerce_string(row.get("summary_diffs")))

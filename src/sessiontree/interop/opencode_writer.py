@@ -1,7 +1,7 @@
-"""Writes exports that `opencode import` takes, so that opencode resumes the session.
+"""Writes exports for `opencode import`, from which opencode resumes the session.
 
-A session that was imported from opencode keeps its messages up to the place, and what was added here follows them. Any
-other session is written as the messages of its context. All messages get new ids, because opencode knows a message by
+A session that was imported from opencode keeps its messages up to the place, and new messages follow them. Any other
+session is written as the messages of its context. All messages get new ids, because opencode knows a message by
 its id alone: with the old ids, the import would change the existing session.
 """
 
@@ -151,7 +151,7 @@ class _ExportWriter:
         return f"{prefix}_{self._count & 0xFFFFFFFFFFFF:012x}{self._suffix}"
 
     def build(self, info: JsonObject) -> JsonObject:
-        """Return the whole export. `info` is the session that it goes on from."""
+        """Return the whole export. `info` is the session that it continues."""
         now = self._request.now
         kept = {name: value for name, value in info.items() if name not in ("revert", "share", "parentID")}
         session: JsonObject = {

@@ -1,7 +1,7 @@
 """Originals: the bytes of foreign files, kept in the sessions that were imported from them.
 
 A file is kept in pieces, each in a separate entry, compressed. So an unchanged import is written back byte for byte,
-and what has no meaning here is not lost.
+including data that has no meaning here.
 """
 
 from __future__ import annotations

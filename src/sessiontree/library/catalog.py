@@ -67,7 +67,7 @@ def create(
 ) -> Session:
     """Create a session for the folder `cwd`: in the default place, in the folder or repository `dir`, or as `file`.
 
-    Warns if another session there has the name: `open` cannot tell them apart by it.
+    Warns if another session there has the name, because `open` cannot choose between them.
     """
     if name is not None and file is None and _is_name_taken(name, dir):
         warnings.warn(

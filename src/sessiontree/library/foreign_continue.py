@@ -1,4 +1,4 @@
-"""Continue: writes a session where another program looks for its own, so that the program resumes it.
+"""Continue: writes a session where another program looks for its own and resumes it.
 
 The file is always a new one. An existing conversation is never changed.
 """

@@ -1,7 +1,7 @@
 """SQLite databases of other programs, opened for reading without creating a file next to them.
 
 A read-only connection to a database in WAL mode creates the files of the log if they are missing. So a database whose
-log is missing is opened as immutable: no program has it open. A log without its index, left by a crash, is read from a
+log is missing, which no program uses, is opened as immutable. A log without its index, left by a crash, is read from a
 copy.
 """
 
@@ -34,7 +34,7 @@ def convert_database_errors(path: str) -> Generator[None]:
 
 
 def open_database(path: str) -> sqlite3.Connection:
-    """Open a database for reading, with the log of a program that has it open. Raises `StoreError`."""
+    """Open a database for reading, with the log of a program that uses it. Raises `StoreError`."""
     address = f"file:{quote(os.path.abspath(path))}?mode=ro"
     log, index = f"{path}-wal", f"{path}-shm"
     with convert_database_errors(path):

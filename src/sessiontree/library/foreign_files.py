@@ -178,7 +178,7 @@ def read_conversations(path: str, format: ForeignFormat, joined: Sequence[str] =
 
 
 def find_related_files(path: str, format: ForeignFormat) -> list[str]:
-    """Return the files that belong to a file, and those that belong to them."""
+    """Return the files that belong to a file, directly or through others."""
     start = os.path.abspath(path)
     found, todo = {start}, [start]
     while todo and len(found) < MAX_RELATED:
@@ -282,7 +282,7 @@ class SpooledLines(LineBuffer):
         """Where each entry starts, and the end of the last one, without the header."""
         self._file: IO[bytes] | None = None
         self._tail = bytearray()
-        """What is not in the file yet."""
+        """Data that is not in the file yet."""
         self._stored = 0
         for number, line in enumerate(lines):
             if number:

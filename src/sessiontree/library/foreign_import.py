@@ -1,4 +1,4 @@
-"""Import: copies sessions of other programs into a repository, and later only what is new.
+"""Import: copies sessions of other programs into a repository, and later only new entries.
 
 An imported session has the id of its original, the entries of `interop`, and the original bytes. When it is imported
 again, new entries are appended. A branch that was continued here keeps its head; what the other program added to it
@@ -88,7 +88,7 @@ def import_sessions(
 
     `into` is the folder or database to import to; by default that of the user. `cwd` restricts the import to the
     sessions of one project. With `join`, files of one folder that share entries become one session. Raises `NotFound`
-    if there is no such place.
+    if the place does not exist.
     """
     groups = _group_files(place, join)
     sizes = [sum(map(_get_size, group.files)) for group in groups]
@@ -231,7 +231,7 @@ class _Importer:
             return self._update(session, cursor)
 
     def _update(self, session: Session, cursor: Cursor) -> ImportResult:
-        """Append what is new. Raises `Conflict` if another process writes to the session at the same time."""
+        """Append the new entries. Raises `Conflict` if another process writes to the session at the same time."""
         kept: dict[str, Original] = {}
         heads: JsonObject = {}
         for entry in session.tree:

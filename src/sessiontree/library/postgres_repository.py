@@ -1,6 +1,6 @@
 """Sessions in PostgreSQL: find, list, search, archive and delete them in SQL.
 
-Each session row has what a listing shows, and each line row its text, so there is no other index. If the rows are not
+Session rows have what a listing shows, and line rows their text, so no other index is needed. If the rows are not
 enough, as for sessions that other programs wrote, the session is opened once and the result is stored. The lines
 themselves belong to `store.postgres`.
 """

@@ -118,7 +118,7 @@ def _build_repaired(session: Session, seed: str) -> _RepairedSession:
     tree, ids = session.tree, _generate_ids(session.tree, seed)
     heads, done = repair_heads(tree, session.heads)
     lines, changed = repair_lines(tree, ids.__next__)
-    if tree.count:  # end with a record of all heads, so that no repaired line moves a branch
+    if tree.count:  # end with a record of all heads: no repaired line moves a branch
         record, current = session.heads.build_record(heads=heads), session.heads.current
         parent, stamp = find_write_parent(tree, heads[current]), tree.entries[-1].timestamp
         lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
@@ -141,7 +141,7 @@ def _describe_repair(problem: Problem) -> str:
 
 
 def _generate_ids(tree: Tree, seed: str) -> Iterator[EntryId]:
-    """Generate ids from a seed, so that a second repair produces the same lines."""
+    """Generate ids from a seed: a second repair produces the same lines."""
     made = (sha256(f"{seed}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
     return (id for id in made if id not in tree)
 

@@ -78,7 +78,7 @@ def list_session_files(folder: str, also: str | None = None, *, hidden: bool = T
         return [_build_unreadable(folder, error)]
     found: list[SessionFile] = []
     try:
-        with os.scandir(fd) as entries:  # by descriptor, so that each `stat` resolves only a name
+        with os.scandir(fd) as entries:  # by descriptor: each `stat` resolves only a name
             seen = list(entries)
         archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED_SUFFIX)}
         for entry in seen:

@@ -1,7 +1,7 @@
 """Transfer: copy sessions between files, folders and databases, byte for byte, and compare both sides.
 
 A session is copied in parts, and after each part the copy is a session that can be read. If a copy is interrupted, the
-next one resumes it: it compares what is already there and appends the rest. If the target is not a prefix of the
+next one resumes it: it compares the existing lines and appends the rest. If the target is not a prefix of the
 source, or another process writes to it, the target is left alone and the result says so. Damage is copied unchanged,
 an unfinished last line too. An incomplete batch is not copied, because the copy would not be recognized as incomplete.
 
@@ -220,7 +220,7 @@ def _copy_session(place: StoredSession, target: str, tell: CountBytes) -> Transf
             state="different",
             reason="the target is not a copy of it",
         )
-    # Append after what was compared: a second copy that runs at the same time is a conflict.
+    # Append after the compared lines: a second copy that runs at the same time is a conflict.
     cursor = None if there is None else there.cursor
     written = 0
     tail = b""

@@ -1,9 +1,9 @@
 """Trash for session files: the marker of archived sessions, and the folder that deleted sessions are moved to.
 
 - An archived session has an empty marker file `<session>.archived` next to it. The session itself stays where it is, so
-  paths, forks and programs that have it open still work, and the marker is copied along with the folder.
-- A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, together with its backups and torn
-  lines and a note that says where it was. Nothing is purged automatically. Sessions of other programs are refused.
+  paths, forks and programs that use it still work, and the marker is copied along with the folder.
+- A deleted session is moved to a new folder in `$SESSIONTREE_HOME/trash/`, together with its backups, its torn lines
+  and a note of where it was. Nothing is purged automatically. Sessions of other programs are refused.
 - A session is moved while its lock is held. Every acknowledged entry is in the moved file, and programs that have the
   session open are refused their next write.
 """
@@ -276,7 +276,7 @@ def _place_file(source: str, target: str) -> _FileMove:
 
 
 def _copy_file(source: str, target: str) -> os.stat_result:
-    """Copy a file under a temporary name and rename it, so that no partial copy is visible. Return its state before."""
+    """Copy a file under a temporary name and rename it: no partial copy is visible. Return its state before."""
     temporary = _find_unused_name(f"{target}.tmp")
     with open(source, "rb") as file:
         before = os.fstat(file.fileno())

@@ -58,7 +58,7 @@ class SyncGroup:
         self.offset = 0
         """Where the first append wrote, in bytes."""
         self.parts: list[bytes] = []
-        """What was written since then and is not synced."""
+        """The bytes that were written since then and are not synced."""
 
     def add(self, after: Cursor, fd: int, offset: int, data: bytes) -> None:
         """Add an append that wrote `data` at `offset`."""
@@ -69,7 +69,7 @@ class SyncGroup:
         self.parts.append(data)
 
     def take_unsynced(self) -> bytes:
-        """Return what is not synced, and count it as synced."""
+        """Return the bytes that are not synced, and count them as synced."""
         data = b"".join(self.parts)
         self.parts.clear()
         return data
@@ -85,7 +85,7 @@ class Store(Protocol):
     is_persistent: bool = True
     """Whether the session can be opened again by its `location`."""
     is_blocking: bool = True
-    """Whether calls may wait for a disk or a network, so that coroutines need a thread for them."""
+    """Whether calls may wait for a disk or a network. Coroutines then need a thread for them."""
     syncs_appends: bool = False
     """Whether every append waits for a sync, which several can share: see `share_sync`."""
     torn_files: Sequence[str] = ()
@@ -93,7 +93,7 @@ class Store(Protocol):
     read_only: str | None = None
     """Why nothing can be written; `None` if it can."""
     problems: Sequence[Problem] = ()
-    """What was wrong with the bytes that the lines were made from, if another program wrote them."""
+    """Faults of the bytes that the lines were made from, if another program wrote them."""
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         """Create the session with these lines, all or none. Raises `StoreError` if it exists."""

@@ -142,7 +142,7 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
-    """Truncate a file of `size` bytes to `start` if no other process has it open. Return whether it was truncated.
+    """Truncate a file of `size` bytes to `start` if no other process has opened it. Return whether it was truncated.
 
     A plain `ftruncate` waits for a concurrent `write` of another process and then cuts off its bytes. A write
     lease is granted only while no other process has the file open, and none can open it before the lease ends.

@@ -217,7 +217,7 @@ class JsonlStore(RepairableFile):
         group.is_locked = True
 
     def _recover_append(self) -> None:
-        """Release the locks after an append that failed. Those of its group are kept if earlier appends need them."""
+        """Release the locks after an append that failed. Locks of its group are kept if earlier appends need them."""
         group = self._group
         if group is not None and group.is_locked and group.owner == get_ident():
             self._lock.thread_lock.release()

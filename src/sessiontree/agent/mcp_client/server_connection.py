@@ -1,6 +1,6 @@
 """One MCP server: connect when it is needed, call it, and connect again after it died.
 
-A task of its own holds each connection open, because the SDK must open and close it in the same task. A server that
+A separate task holds each connection open, because the SDK must open and close it in the same task. A server that
 keeps dying is not restarted forever. Over HTTP, no body is read without an end: the SDK limits the events of a stream,
 but reads any other body as a whole.
 """
@@ -76,7 +76,7 @@ class McpConnection:
         self._failures.clear()
 
     async def list_tools(self) -> list[mcp_types.Tool]:
-        """Return the tools of the server, as it listed them since it last said that they changed.
+        """Return the tools of the server. They are listed again after the server reports a change.
 
         A server that does not answer in time is closed, and counts as failed.
         """
@@ -119,7 +119,7 @@ class McpConnection:
     async def call_tool(
         self, name: str, arguments: dict[str, Any], on_progress: Callable[[str], None] = lambda text: None
     ) -> mcp_types.CallToolResult:
-        """Call a tool. It is not repeated if the server dies meanwhile: it may have had an effect."""
+        """Call a tool. If the server dies, the call is not repeated: it may have had an effect."""
         client = (await self._open()).client
         arguments = replace_unencodable_texts(arguments)
         last = float("-inf")
@@ -156,7 +156,7 @@ class McpConnection:
         while self._link is not None and not self._link.is_usable:
             if self._link.has_ended:
                 self._note_failure(self._link.describe_end())
-            await self.close()  # meanwhile another request may connect again
+            await self.close()  # at this time another request may connect again
         if self._link is None:
             recent = [moment for moment in self._failures if time.monotonic() - moment < FAILURE_SECONDS]
             if len(recent) >= MAX_FAILURES:
@@ -249,7 +249,7 @@ class _Link:
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # nobody may wait for it
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # a waiter is optional
         self._task = asyncio.create_task(self._hold(), name=f"mcp {server.name}")
 
     @property
@@ -379,7 +379,7 @@ class _Link:
             self.has_new_tools = True
 
     async def _listen(self, client: Client) -> None:
-        """Note when a server of the newest protocol says that its tools changed. Older ones send messages."""
+        """Note when a server of the newest protocol reports that its tools changed. Older servers send messages."""
         tools = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or tools is None or not tools.list_changed:
             return

@@ -8,7 +8,7 @@ Give a `McpPool` a list of servers, pass it to agents, and close it at the end:
     await pool.close()
 
 Nothing is imported or started before the first request. Before every request to the model, the agent asks for the
-tools, so that servers may change them while they run.
+tools: servers may change them while they run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run an MCP server as a child process and exchange JSON lines with it.
 
-The server gets a clean environment. A message has a size limit, so that a server cannot fill the memory. Its standard
-error is kept for error messages and never reaches the terminal.
+The server gets a clean environment. Messages have a size limit: a server cannot fill the memory. Its standard error
+is kept for error messages and never reaches the terminal.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ async def _parse(line: bytes) -> SessionMessage | Exception:
 
 
 def _parse_message(line: bytes) -> SessionMessage:
-    """Return the message of a line. An answer that is not valid becomes an error, so that its request does not wait.
+    """Return the message of a line. An invalid answer becomes an error, which ends the wait of its request.
 
     Raises `ValueError` for any other line that is not valid.
     """

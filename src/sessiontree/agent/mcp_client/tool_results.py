@@ -1,6 +1,6 @@
 """Convert results of MCP servers to the output of tools, within the limits of our own tools.
 
-Text and images reach the model. Structured content reaches it as JSON unless the text has it already. Other binary
+Text and images reach the model. Structured content reaches it as JSON unless it is already in the text. Other binary
 content is described. Long text is cut off; all of it goes to a private file that the model may read.
 """
 
@@ -94,7 +94,7 @@ def _build_text(text: str) -> JsonObject:
 
 
 def _build_image(data: str, media: str) -> JsonObject:
-    """Return an image block; a note if it is no image that models accept, or too large."""
+    """Return an image block, or a note if the image is too large or of a type that models do not accept."""
     size = _count_bytes(data)
     if size > MAX_IMAGE_FILE_BYTES:
         limit = f"{MAX_IMAGE_FILE_BYTES / 1_000_000:g} MB"

@@ -39,7 +39,7 @@ MAX_TRIGRAMS = 24
 # A word here is a run of letters, digits, underscores and everything that is not ASCII.
 WORD_BYTES = bytes(code if code >= 128 or chr(code).isalnum() or code == 95 else 32 for code in range(256))
 
-# Two blanks follow each word, so that its last one and two characters also start a trigram.
+# Two blanks follow each word: its last one and two characters also start a trigram.
 _WORD_END = b"  "
 
 
@@ -194,7 +194,7 @@ def _save_words_checksum(db: IndexDatabase) -> None:
 
 
 def _check_words(db: IndexDatabase) -> None:
-    """Raise `IndexMismatch` if the words differ from what was written. There is no checksum during a write."""
+    """Raise `IndexMismatch` if the words differ from the written ones. During a write, they have no checksum."""
     known = _load_words_checksum(db)
     if known is not None and known != _compute_words_checksum(db):
         raise IndexMismatch

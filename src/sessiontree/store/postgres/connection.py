@@ -149,7 +149,7 @@ def get_database(address: Address) -> PostgresDatabase:
 class ChangeWatcher:
     """Waits for changes of sessions in one database: one query, several times a second, for all waiters of the process.
 
-    NOTIFY would make all sessions of a server commit one after the other. Without waiters there are no queries.
+    NOTIFY would make all sessions of a server commit one after the other. Without waiters, nothing is queried.
     """
 
     def __init__(self, find_sizes: Callable[[Sequence[int]], dict[int, int]]) -> None:

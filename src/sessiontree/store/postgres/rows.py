@@ -71,7 +71,7 @@ class SummaryDelta(NamedTuple):
     current: str | None = None
     """The current branch, if the lines name it."""
     leaves: str | None = None
-    """The branch that is current after each line, if every line says so and moves no branch but its own.
+    """The branch that is current after each line, if every line names it and moves no branch but its own.
 
     Such lines can be appended after lines of other branches that leave the same branch current.
     """

@@ -3,10 +3,10 @@
 A position in a session is a byte offset, as in a file. A cursor is that offset and the key of the session's row.
 
 An append is one statement that takes effect only if the session ends where the writer expects, or if all that was
-appended since then is on other branches: then it goes to the end, and the caller reads what is in between. Writers of a
-session wait in a fair queue and lock its row, so the order of lines has no gaps. An append carries a random key. If the
-response is lost, the append is sent again. It then finds its own key, so it was done; or there is still a place for it,
-so it is done now; or another writer was first.
+appended since then is on other branches: then it goes to the end, and the caller reads the lines in between. Writers of
+a session wait in a fair queue and lock its row, so the order of lines has no gaps. An append carries a random key. If
+the response is lost, the append is sent again. It then finds its own key, so it was done; or there is still a place for
+it, so it is done now; or another writer was first.
 
 A rewrite creates a new row of the session and keeps the old one as a backup. A fork may share lines with its source;
 then its first bytes are ranges of other rows.
