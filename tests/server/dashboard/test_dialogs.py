@@ -54,7 +54,7 @@ def ask_to_go(page: Any) -> None:
     for _ in range(3):
         page.keyboard.press("ArrowUp")
     page.keyboard.press("g")
-    page.wait_for_selector("dialog >> text=Moves main to this entry.")
+    page.wait_for_selector("dialog >> text=Moves main to “")
 
 
 def ask_to_merge(page: Any) -> None:

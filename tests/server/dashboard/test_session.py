@@ -849,10 +849,46 @@ def test_a_running_agent_is_steered_and_stopped(serve: Serve, visit: Visit) -> N
     page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
     wait_for_text(page, "Queued: Hurry.", ".streaming")
 
+    page.get_by_label("Message the running agent").fill("Not sent yet.")
     page.get_by_role("button", name="Stop").click()
 
     page.wait_for_selector(".streaming", state="detached")
     assert page.get_by_role("button", name="Stop").count() == 0
+    page.get_by_text("It is in the text field again.").wait_for()
+    assert page.get_by_label("Prompt on dict").input_value() == "Hurry.\n\nNot sent yet."
+
+
+def test_the_composer_names_the_model_of_the_shown_branch(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    start = session.append(st.user("Which?"), branch="main")
+    session.create_branch("second", at=start, current=False)
+    session.append(st.assistant("One.", provider="p", model="one"), branch="main")
+    session.append(st.assistant("Two.", provider="p", model="two"), branch="second")
+    page = visit(serve())
+    models = {"models": [{"name": f"p:{name}", "ready": True} for name in ("one", "two")]}
+    page.route("**/api/models", lambda route: route.fulfill(json=models))
+    page.reload()
+    for branch, model in (("main", "one"), ("second", "two"), ("main", "one")):
+        page.goto(f"{page.url.split('#')[0]}#/s/{session.id}/talk?branch={branch}")
+        page.get_by_placeholder(f"p:{model} (current)").wait_for()
+
+
+def test_the_dialog_for_a_new_branch_names_the_chosen_entry_and_starts_there(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    chosen = session.append(st.user("Start here."))
+    session.append(st.assistant("An answer."))
+    page = open_session(visit, serve(), session.id)
+    page.goto(f"{page.url.split('#')[0]}#/s/{session.id}/talk?entry={chosen.id}")
+    page.locator(".entry.chosen", has_text="Start here.").wait_for()
+
+    page.get_by_role("button", name="New branch").click()
+    page.wait_for_selector("dialog >> text=Starts after “Start here.”.")
+    page.locator("dialog input").first.fill("other")
+    page.get_by_role("button", name="Create").click()
+
+    page.wait_for_selector(".where option >> text=other · current", state="attached")
+    session.refresh()
+    assert session.branch("other").path()[-2].id == chosen.id
 
 
 def test_after_a_server_restart_no_agent_is_shown_as_running(visit: Visit) -> None:

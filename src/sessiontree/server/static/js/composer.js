@@ -14,6 +14,13 @@ export const renameDraft = (session, before, after) => {
   if (draft?.branch === before) drafts.set(session, { ...draft, branch: after });
 };
 
+/** Put a text that was not sent before the draft. */
+export const returnToDraft = (session, branch, text) => {
+  const draft = drafts.get(session) ?? { text: "", branch, busy: false };
+  const isEmpty = !draft.text.trim();
+  drafts.set(session, { ...draft, text: isEmpty ? text : `${text}\n\n${draft.text}`, branch: isEmpty ? branch : draft.branch });
+};
+
 /** The text field. Enter sends, Shift+Enter starts a new line. The draft is kept when the user shows another branch. */
 export class Composer extends Component {
   state = { error: null, confirmed: undefined }; // `confirmed`: a branch to which the user may send a draft of another
@@ -138,7 +145,7 @@ export class Composer extends Component {
         <div class="row">
           ${allowed.run && models.length > 1 && !running && html`
             <${ModelInput} name="model" label="Model" models=${models} value=${model}
-              placeholder=${session.info.models.at(-1) ? `${session.info.models.at(-1)} (current)` : "Session default"}
+              placeholder=${session.model ? `${session.model} (current)` : "Session default"}
               onInput=${(event) => this.choose({ model: event.target.value.trim() })} />`}
           ${allowed.run && !running && html`
             <select aria-label="Permission mode" title="Permission mode" value=${mode}

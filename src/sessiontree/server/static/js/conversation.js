@@ -102,7 +102,7 @@ export const Entry = ({ entry, base, heads = [], label = entry.label, chosen, ac
       ${label && html`<${Chip} kind="label">${label}<//>`}
       ${heads.map((name) => html`<${Chip} kind="branch">${name}<//>`)}
       ${listFacts(entry).map((fact) => html`<span class="fact">${fact}</span>`)}
-      ${actions && html`<span class="acts">${actions(entry)}</span>`}
+      ${actions && !editor && html`<span class="acts">${actions(entry)}</span>`}
       <time datetime=${entry.timestamp} title=${`${formatDay(entry.timestamp)} ${formatClock(entry.timestamp)}`}>${formatClock(entry.timestamp)}</time>
     </header>
     ${editor ?? html`<${Body} entry=${entry} base=${base} />`}

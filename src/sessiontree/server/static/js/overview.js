@@ -102,7 +102,7 @@ export class Overview extends Component {
       <p class="facts total">
         <span>${pluralize(sessionCount, "session")}</span><span>${pluralize(total.answers, "answer")}</span>
         <span>${pluralize(total.failures, "failure")}</span><span>${formatTokens(total.tokens)} tokens</span>
-        <span>${formatCost(total.cost)}</span>
+        <span>cost ${formatCost(total.cost)}</span>
         ${total.medianSeconds !== null && html`<span>median ${formatDuration(total.medianSeconds)}</span>`}
       </p>
       <div class="charts">${CHARTS.map(([title, value, format]) => html`<${Columns} title=${title} format=${format}

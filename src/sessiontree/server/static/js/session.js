@@ -12,15 +12,17 @@ const MAX_WHOLE_TREE = 10_000; // entries; of a larger session, only the rows ar
 const SETTLE = 40, STAY = 60, INFO = 1500;
 const POLL = 3000; // milliseconds between polls if no stream can be opened
 const MAX_ENTRIES = 5 * PATH_PAGE; // entries of the path in memory; others are loaded again when the user scrolls there
+const MAX_NAME = 40; // characters of an entry's text that name it
 const NO_PATH = { end: undefined, start: 0, length: 0, entries: [], key: null };
 
 export class Session {
   /**
-   * Calls `onChange()` when there is something to draw, `notify(text, kind)` with a message for the user, and
-   * `onRename(before, after)` when a branch was renamed.
+   * Calls `onChange()` when there is something to draw, `notify(text, kind)` with a message for the user,
+   * `onRename(before, after)` when a branch was renamed, and `onUnsent(branch, text)` with messages to an agent that
+   * ended before it read them.
    */
-  constructor(api, id, { onChange, notify, onRename }) {
-    Object.assign(this, { api, id, onChange, notify, onRename });
+  constructor(api, id, { onChange, notify, onRename, onUnsent }) {
+    Object.assign(this, { api, id, onChange, notify, onRename, onUnsent });
     this.base = joinPath("sessions", id);
     this.filter = "default";
     this.info = null;
@@ -40,6 +42,7 @@ export class Session {
     this.connection = "waiting";
     this.streamError = null; // why the server refuses an event stream
     this.runs = new Map();
+    this.steered = []; // messages that this page sent to running agents
     this.target = null; // an entry that the conversation scrolls to
     this.marked = null; // an entry on the shown path that the user asked for
     this.unnamed = []; // leaves without a branch
@@ -165,6 +168,10 @@ export class Session {
   get entries() {
     return this.path.entries;
   }
+  /** The model that answers next on the shown path, unless the user chooses another one. */
+  get model() {
+    return this.entries.findLast(({ model }) => model)?.model ?? this.info?.models.at(-1) ?? null;
+  }
   get hasEarlier() {
     return this.path.start > 0;
   }
@@ -178,6 +185,13 @@ export class Session {
   getLabel(id, entry = this.entries.find((one) => one.id === id)) {
     const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row ?? entry;
     return row?.label ?? null;
+  }
+
+  /** Return the text of an entry in quotation marks, shortened, to name the entry in a dialog. */
+  describe(id) {
+    const row = this.layout.nodes[this.layout.index.get(id) ?? -1]?.row ?? this.entries.find((one) => one.id === id);
+    const text = row?.text?.trim().split(/\s+/).join(" ");
+    return text ? `“${text.length > MAX_NAME ? `${text.slice(0, MAX_NAME).trimEnd()}…` : text}”` : "this entry";
   }
 
   // Loading: the newest request of each kind counts; older responses are dropped
@@ -519,10 +533,18 @@ export class Session {
   handleRun({ branch, status, error, denied = [] }) {
     if (status === "started") this.runs.set(branch, createRun());
     else {
+      this.returnUnsent(branch, this.runs.get(branch)?.waiting ?? []);
       if (denied.length) this.notify(`Denied: ${denied.map(({ call }) => call).join("; ")}`.slice(0, 500), "");
       this.runs.set(branch, endRun(this.runs.get(branch), error));
       this.stale.info = true;
     }
+  }
+
+  /** Give back the messages of this page that are still in the queue of a run. */
+  returnUnsent(branch, waiting) {
+    const unsent = waiting.filter((text) => this.steered.includes(text));
+    this.steered = this.steered.filter((text) => !unsent.includes(text));
+    if (unsent.length) this.onUnsent(branch, unsent.join("\n\n"));
   }
 
   handlePermission({ status, ...question }) {
@@ -646,6 +668,7 @@ export class Session {
     const branch = this.branch ?? this.current;
     const body = { text, branch, at, permissionMode: this.promptOptions.mode ?? undefined, ...(model ? { model } : {}) };
     const answer = await this.api.post(`${this.base}/prompt`, body);
+    this.marked = null; // actions are about the new end
     if (at !== undefined) {
       this.setShownBranch(branch);
       this.stale.info = true;
@@ -674,6 +697,7 @@ export class Session {
     return this.api.post(`${this.base}/permissions${joinPath(question)}`, { answer: scope, ...(reason ? { reason } : {}) });
   }
   steer(text) {
+    this.steered.push(text);
     return this.api.post(`${this.base}/steer`, { text, branch: this.branch ?? undefined });
   }
   abort() {

@@ -57,7 +57,7 @@ export class SessionDialogs {
     const options = [["no", "No summary"], ["model", "Summary by the model"], ["own", "My own summary"]];
     return {
       title: "Go here",
-      note: `Moves ${branch} to this entry. Later entries stay in the tree.`,
+      note: `Moves ${branch} to ${session.describe(entry)}. Later entries stay in the tree.`,
       action: "Go",
       fields: [
         {
@@ -138,7 +138,7 @@ export class SessionDialogs {
   }
 
   buildRetryDialog(entry, models) {
-    const { session } = this, last = session.info.models.at(-1);
+    const { session } = this;
     return {
       title: "Retry",
       note: `Answers again on ${session.branch ?? session.current}. The old answer stays in the tree.`,
@@ -149,7 +149,7 @@ export class SessionDialogs {
           label: "Model",
           kind: "choice",
           value: session.promptOptions.model,
-          options: [["", last ? `${last} (current)` : "Session default"], ...models.map((name) => [name, name])],
+          options: [["", session.model ? `${session.model} (current)` : "Session default"], ...models.map((name) => [name, name])],
         },
       ],
       submit: ({ model }) => session.retry(entry, model ?? ""),
@@ -159,6 +159,7 @@ export class SessionDialogs {
   buildBranchDialog(at) {
     return {
       title: "New branch",
+      note: at ? `Starts after ${this.session.describe(at)}.` : undefined,
       action: "Create",
       fields: [
         { name: "name", label: "Name", required: true },
@@ -173,7 +174,7 @@ export class SessionDialogs {
     const before = this.session.getLabel(entry) ?? "";
     return {
       title: "Set label",
-      note: "Leave the field empty to remove the label.",
+      note: `Marks ${this.session.describe(entry)} in the tree. Leave the field empty to remove the label.`,
       action: "Set",
       fields: [{ name: "label", label: "Label", value: before }],
       submit: async ({ label = "" }) => label === before || this.session.label(entry, label || null),
@@ -183,7 +184,7 @@ export class SessionDialogs {
   buildForkDialog(entry) {
     return {
       title: "Fork",
-      note: "Copies the path to this entry into a new session.",
+      note: `Copies the path to ${entry ? this.session.describe(entry) : "the end"} into a new session.`,
       action: "Fork",
       fields: [
         { name: "name", label: "Name of the new session" },

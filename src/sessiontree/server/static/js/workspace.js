@@ -4,7 +4,7 @@ import { go, linkToSession } from "./addresses.js";
 import { FormDialog } from "./dialogs.js";
 import { Button, Chip, Component, Empty, Notice, html } from "./html.js";
 import { Compare } from "./compare.js";
-import { Composer, renameDraft } from "./composer.js";
+import { Composer, renameDraft, returnToDraft } from "./composer.js";
 import { Conversation } from "./conversation.js";
 import { EntryActions, Versions } from "./entry_actions.js";
 import { Experiments } from "./experiments.js";
@@ -41,6 +41,10 @@ export class Workspace extends Component {
       onChange: () => this.drawSoon(),
       notify: props.notify,
       onRename: (before, after) => renameDraft(props.id, before, after),
+      onUnsent: (branch, text) => {
+        returnToDraft(props.id, branch, text);
+        props.notify("The agent stopped before it read your message. It is in the text field again.");
+      },
     });
     this.dialogs = new SessionDialogs(this.session, {
       canRun: () => this.canRun,
@@ -312,7 +316,7 @@ export class Workspace extends Component {
         ${tab !== "branches" && html`<${Button} kind="small wide-only" label="Branches" onClick=${() => this.show("branches")} />`}
         ${this.canWrite && html`
           <${Button} kind="small" label="Merge" keys="m" onClick=${() => this.askMerge()} />
-          <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.dialogs.buildBranchDialog(session.end))} />`}
+          <${Button} kind="small" label="New branch" keys="b" onClick=${() => this.ask(this.dialogs.buildBranchDialog(session.pointed ?? session.end))} />`}
       </div>
       ${tab === "branches" ? this.renderBranches() : html`<${Graph}
         layout=${session.layout}
@@ -404,13 +408,12 @@ export class Workspace extends Component {
   /** The shown branch, and buttons to switch to it or to go back. */
   renderBranchBar() {
     const { session } = this;
-    const text = session.layout.nodes[session.layout.index.get(session.selected) ?? -1]?.row.text;
     const listed = session.branches.filter(({ name, archived }) => !archived || name === session.branch);
     const isElsewhere = session.selected || session.otherBranch;
     const other = session.branch && session.branch !== session.current ? session.branch : null;
     return html`<div class="tools row where">
       <select aria-label="Shown branch" value=${session.branch ?? ""} onChange=${(event) => event.target.value && session.showBranch(event.target.value)}>
-        ${!session.branch && html`<option value="">${text ? `at “${text.length > 40 ? `${text.slice(0, 40).trimEnd()}…` : text}”` : "inside the tree"}</option>`}
+        ${!session.branch && html`<option value="">at ${session.describe(session.selected)}</option>`}
         ${groupBranches(listed).map(({ group, branches }) => {
           const options = branches.map(({ name }) => html`<option value=${name}>${name}${name === session.current ? " · current" : ""}</option>`);
           return group ? html`<optgroup label=${group}>${options}</optgroup>` : options;
