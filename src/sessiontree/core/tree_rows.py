@@ -7,8 +7,8 @@ survey as a whole, they lay out the shape of the entries around a place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 
@@ -64,6 +64,18 @@ class EntryFilter:
         kind = get_kind(entry, message)
         return bool(self._table[kind]) or (kind == KIND_TOOL_CALL and entry.id == self._leaf)
 
+    def list_shown(self, entries: Sequence[Entry]) -> list[bool]:
+        """Return for each entry whether it has a row. Entries are read in file order, which is fast."""
+        if not self.needs_messages:
+            return [self.shows(entry, None) for entry in entries]
+        shown = [False] * len(entries)
+        order = sorted(range(len(entries)), key=[entry.line for entry in entries].__getitem__)
+        for at, raw in zip(order, read_raws(map(entries.__getitem__, order)), strict=True):
+            entry = entries[at]
+            message = entry.source.decode_preview(raw) if entry.type == "message" else None
+            shown[at] = self.shows(entry, message)
+        return shown
+
 
 def get_kind(entry: Entry, message: MessagePreview | None) -> int:
     """Return the kind of row that an entry makes."""
@@ -86,16 +98,15 @@ def find_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId |
     If `around` has no row, the middle is where its row would be. Rows before the window are not read.
     """
     shown, place = EntryFilter(tree, leaf, filter), find_place(tree, leaf, around)
-    before, size = rows // 2, max(rows, BATCH_SIZE)
-    while True:
-        first = max(0, place - size)
-        found = _list_shown(tree, leaf, shown, first, place)
-        if len(found) >= before or first == 0:
-            break
-        size *= 4  # few rows are shown here
-    if before and found:
-        return found[-before:][0]
-    start, size = place, BATCH_SIZE
+    before, stop, size = rows // 2, place, rows
+    above: list[EntryId] = []
+    while stop > 0 and len(above) < before:
+        first = max(0, stop - size)
+        above = _list_shown(tree, leaf, shown, first, stop) + above
+        stop, size = first, size * 4  # few rows are shown here
+    if before and above:
+        return above[-before:][0]
+    start, size = place, FIRST_BATCH_SIZE
     while start < len(tree):
         found = _list_shown(tree, leaf, shown, start, start + size)
         if found:
@@ -132,12 +143,7 @@ def _list_shown(tree: Tree, leaf: EntryId | None, shown: EntryFilter, first: int
     found: list[EntryId] = []
     for span in iter_spans(tree, leaf, first, stop):
         entries = list(span.iter_entries())
-        if not shown.needs_messages:
-            found.extend(entry.id for entry in entries if shown.shows(entry, None))
-            continue
-        for entry, raw in zip(entries, read_raws(entries), strict=True):
-            if shown.shows(entry, decode_message(entry, raw)[1]):
-                found.append(entry.id)
+        found.extend(entry.id for entry, has_row in zip(entries, shown.list_shown(entries), strict=True) if has_row)
     return found
 
 
@@ -166,28 +172,27 @@ def build_window(tree: Tree, leaf: EntryId | None, filter: str, around: EntryId 
     start, top = find_window(tree, leaf, filter, around, rows), find_window(tree, leaf, filter, None, 1)
     if start is None:
         return TreeWindow([], top is not None, False)
-    found = list(islice(stream_rows(tree, leaf, filter, start=start), rows + 1))
     walk, shown = SpanWalk(tree, leaf), EntryFilter(tree, leaf, filter)
-    ancestors: dict[EntryId, EntryId | None] = {}
-    return TreeWindow(
-        [
-            WindowRow(
-                row.id,
-                _find_shown_ancestor(tree, row.parent, shown, ancestors),
-                row.depth,
-                walk.is_on_path(tree.get_index(row.id)),
-            )
-            for row in found[:rows]
-        ],
-        start != top,
-        len(found) > rows,
-    )
+    known: dict[EntryId, EntryId | None] = {}
+    """The entries that were read, each with itself or its nearest ancestor that has a row."""
+    found: list[WindowRow] = []
+    for entries, parents, depths in _iter_batches(tree, leaf, start):
+        for entry, parent, depth, has_row in zip(entries, parents, depths, shown.list_shown(entries), strict=True):
+            id, above = entry.id, _find_shown_ancestor(tree, parent, shown, known)
+            known[id] = id if has_row else above
+            if has_row:
+                if len(found) == rows:
+                    return TreeWindow(found, start != top, has_later=True)
+                found.append(WindowRow(id, above, depth, walk.is_on_path(tree.get_index(id))))
+    return TreeWindow(found, start != top, has_later=False)
 
 
 def _find_shown_ancestor(
     tree: Tree, id: EntryId | None, shown: EntryFilter, known: dict[EntryId, EntryId | None]
 ) -> EntryId | None:
     """Return the entry `id` or its nearest ancestor that has a row. `known` caches results."""
+    if id in known:  # the common case
+        return known[id]
     walked: list[EntryId] = []
     while id is not None and id not in known:
         entry = tree.peek(id)
