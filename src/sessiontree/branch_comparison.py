@@ -178,7 +178,7 @@ class EntryFacts(Struct, frozen=True, kw_only=True):
 
 
 FactsById: TypeAlias = dict[EntryId, EntryFacts]
-"""Facts that were read before, so that no body is decoded twice."""
+"""Facts that were read before. No body is decoded twice."""
 
 
 def compute_stats(

@@ -89,7 +89,7 @@ class CompactionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CompactionOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Compaction settings of one model. Unset values are those of all models."""
+    """Compaction settings of one model. Unset values come from the settings of all models."""
 
     enabled: bool | None = None
     reserve_tokens: Count | None = None
@@ -129,7 +129,7 @@ class FileSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_files: Count = 100_000
     """A folder with more files than this that are not ignored has no snapshots."""
     private_folders: bool = True
-    """Whether agents of fan-outs, experiments and swarms that may change files work in folders of their own."""
+    """Whether agents of fan-outs, experiments and swarms that may change files work in private folders."""
     copied_folders: tuple[str, ...] = (".venv", "node_modules")
     """Folders at the top of the project that are ignored but needed. They are copied into private folders."""
 

@@ -1,4 +1,4 @@
-"""Change `config.toml` as text, so that comments and everything else stay as they are.
+"""Change `config.toml` as text. Comments and everything else stay unchanged.
 
 The new text is parsed before it is written. If it does not mean exactly the old configuration with this change, the
 file is not touched.

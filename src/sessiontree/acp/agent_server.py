@@ -93,7 +93,7 @@ class AgentServer:
         self._capabilities: ClientCapabilities | None = None
         self._sessions: dict[str, EditorSession] = {}
         self._opening = asyncio.Lock()
-        """Held while a session is opened or closed, so that it is not opened twice."""
+        """Held while a session is opened or closed, to open it only once."""
         self._unanswered = 0
         self._all_answered = asyncio.Event()
         self._all_answered.set()
@@ -102,7 +102,7 @@ class AgentServer:
         self._connection = connection
 
     async def close(self) -> None:
-        """Answer what was asked, and close all sessions. Running prompts are aborted, and their results are written."""
+        """Answer all requests, and close all sessions. Running prompts are aborted, and their results are written."""
         await asyncio.sleep(0)  # the last requests may not have started
         for opened in self._sessions.values():
             opened.cancel()

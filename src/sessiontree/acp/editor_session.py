@@ -233,7 +233,7 @@ class EditorSession:
     # The editor
 
     def _get_tools(self) -> Mapping[str, Tool]:
-        """Return the tools of the agent, with those of MCP servers."""
+        """Return the tools of the agent and of its MCP servers."""
         if self.controller.has_agent:
             return self.controller.agent.tools
         return {tool.name: tool for tool in self.controller.tools}

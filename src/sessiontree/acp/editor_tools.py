@@ -1,7 +1,7 @@
 """Built-in tools that go through the editor: files with unsaved changes, and commands in its terminals.
 
-Rules, arguments and output are those of the built-in tools. If the editor cannot read a file, such as an image, the
-built-in tool reads it.
+Rules, arguments and output do not differ from the built-in tools. If the editor cannot read a file, such as an image,
+the built-in tool reads it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SECRET_VALUE = re.compile("://[^/]*@")
 ANSWER_SECONDS = 30.0
 """How long the editor may take to read or write a file, or to start or stop a command."""
 _discarding: set[asyncio.Task[None]] = set()
-"""Tasks that end commands nobody waits for. The event loop itself would not keep them."""
+"""Tasks that end abandoned commands. The event loop itself would not keep them."""
 
 
 def route_tools(tools: Sequence[Tool], editor: EditorClient, show_terminal: ShowTerminal) -> list[Tool]:
-    """Return the tools, with those that the editor can serve routed through it."""
+    """Return the tools. Tools that the editor can serve are routed through it."""
     routes: dict[str, ToolFunction] = {}
     if editor.can_read_files:
         routes["read"] = partial(_read, editor)

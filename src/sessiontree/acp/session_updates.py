@@ -46,7 +46,7 @@ def build_text_chunk(kind: str, text: str, message: str) -> JsonObject:
 
 
 def build_notice(text: str) -> JsonObject:
-    """Return a message of its own for the user."""
+    """Return a separate message for the user."""
     return build_text_chunk(AGENT, f"{text}\n\n", uuid4().hex)
 
 
@@ -179,7 +179,7 @@ class ConversationUpdates:
                 return
 
     def _show_written(self, entry: Entry) -> Iterator[JsonObject]:
-        """Yield what was written and not streamed. The client knows the prompt itself."""
+        """Yield the entries that were written and not streamed. The client knows the prompt itself."""
         match entry.body:
             case Message(message) if get_role(message) == "assistant":
                 if not self._has_streamed:
@@ -238,7 +238,7 @@ class UpdateStream:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Send what is waiting, and stop."""
+        """Send all waiting updates, and stop."""
         await self.flush()
         if self._task is not None:
             self._task.cancel()

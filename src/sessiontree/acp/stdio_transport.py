@@ -88,7 +88,7 @@ class StdioTransport:
             ending.cancel()
 
     async def close(self) -> None:
-        """Write what is left, unless the client does not read it."""
+        """Write the remaining messages, unless the client does not read them."""
         self.stop()
         self._outbox.put(None)
         with suppress(TimeoutError):

@@ -210,7 +210,7 @@ class CheckpointIndex:
                 break
             change = at.changes.get(channel)
             if change is None:
-                raise FormatError("langgraph list", f"the channel {channel!r} was no list before")
+                raise FormatError("langgraph list", f"the channel {channel!r} was not a list before")
             changes.append(change)
             if change.is_whole:
                 break

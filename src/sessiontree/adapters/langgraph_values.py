@@ -187,7 +187,7 @@ def read_stored_message(entry: Entry, extra: JsonObject) -> StoredMessage:
         fields = restore_strings(facts.get("fields"), [body.message])
         if is_object(fields):
             return StoredMessage(kind, fields)
-    raise FormatError("langgraph message", f"entry {entry.id!r} is no LangChain message")
+    raise FormatError("langgraph message", f"entry {entry.id!r} is not a LangChain message")
 
 
 def _copy_json(value: Any) -> Any:

@@ -241,7 +241,7 @@ def _read_conversation(session: Session, name: str) -> _StoredConversation | Non
 
 
 def _parse_record(entry: Entry, name: str) -> ConversationRecord | None:
-    """Return the record of this conversation that an entry holds. A fork also has those of the other conversation."""
+    """Return the record of this conversation that an entry holds. A fork also has records of the other conversation."""
     if entry.type != "custom" or entry.custom_type != RECORD_TYPE:
         return None
     body = entry.body

@@ -111,7 +111,7 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
 
 
 def _examine(session: str, repair: bool) -> _Examination:
-    """Examine one session. Raises `NotFound`, and `StoreError` if the database is no longer reachable."""
+    """Examine one session. Raises `NotFound`, and `StoreError` if the database cannot be reached any more."""
     try:
         catalog.check_size(session)
         with isolate_errors(session), open_session(session, read_only=not repair) as opened:

@@ -51,7 +51,7 @@ def _format_run(run: ExperimentRun) -> str:
 
 
 def print_outlook(result: ExperimentResult, runs: int) -> None:
-    """Say before the start what the experiment can find out, and whether it repeats another one."""
+    """Print before the start what the experiment can find out, and whether it repeats another one."""
     from sessiontree.swarm.experiment.statistics import predict_pairs
 
     if result.design == "sequential":

@@ -170,7 +170,7 @@ def _format_size(count: int) -> str:
 
 
 def _print_redactions(report: RedactionReport) -> None:
-    """Print what was redacted on standard error, because standard output may be the export."""
+    """Print a list of redactions on standard error, because standard output may be the export."""
     counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items())
     skipped = f"; skipped {pluralize(report.skipped_lines, 'unreadable line')}" if report.skipped_lines else ""
     click.echo(f"redacted: {counts or 'nothing'}{skipped}", err=True)

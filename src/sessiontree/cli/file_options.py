@@ -89,7 +89,7 @@ def print_restore_plan(plan: RestorePlan, *, with_diff: bool) -> None:
         click.echo(dim(f"  and {len(plan.changes) - MAX_SHOWN} more"))
     _print_conflicts(plan.conflicts)
     if plan.others:
-        click.echo(dim(f"also at work in this folder: {escape_line(', '.join(plan.others))}"))
+        click.echo(dim(f"also working in this folder: {escape_line(', '.join(plan.others))}"))
     if with_diff:
         click.echo(escape_lines(_read_diff(plan)), nl=False)
 

@@ -146,7 +146,7 @@ def print_table(rows: list[list[str]]) -> None:
 
 
 def create_progress(action: str) -> Callable[[int, int], None] | None:
-    """Return a callback that shows a percentage on a terminal, or `None` if there is no terminal."""
+    """Return a callback that shows a percentage on a terminal, or `None` without a terminal."""
     if not sys.stderr.isatty():
         return None
     start = time.monotonic()

@@ -99,7 +99,7 @@ class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     task: str
     strategy: str = "parallel"
     agents: int | None = None
-    """Number of agents, if there are no `[[agent]]` tables."""
+    """Number of agents, without `[[agent]]` tables."""
     agent: list[AgentTable] = []
     max_agents: int | None = None
     parts: list[str] | None = None

@@ -114,7 +114,7 @@ def _echo_tree_json(session: Session, filter: str, limit: int | None, start: Ent
 
 
 def _list_problems(session: Session, scan: ProblemScan, limit: int | None) -> list[Problem]:
-    """Return the problems of a session; with a limit those that are known without reading more entries."""
+    """Return the problems of a session; with a limit, the ones that are known without reading more entries."""
     # Entries that are shadowed by another one have no rows, so the scan does not have them.
     return session.problems if limit is None and not scan.is_complete else session.list_problems(scan)
 

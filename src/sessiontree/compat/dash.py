@@ -84,7 +84,7 @@ class MetricDifference(Struct, frozen=True, kw_only=True):
 class BranchComparison(Struct, frozen=True, kw_only=True):
     branches: tuple[BranchMetrics, ...]
     winner: str | None
-    """The branch with the lowest cost; `None` if the numbers do not tell."""
+    """The branch with the lowest cost; `None` if the numbers do not decide it."""
     differences: tuple[MetricDifference, ...]
     reason: str
     """Why the winner won, or why there is none."""
@@ -133,7 +133,7 @@ class SessionTree:
     def _build_result(self, content: str, metadata: JsonObject) -> Message | CustomMessage:
         """Return a result of a tool. Dash's has no call: it answers the named one, or the last one without a result.
 
-        If there is no such call, it is a custom message, which the model sees as a user message.
+        Without such a call, it is a custom message, which the model sees as a user message.
         """
         messages = [entry.body.message for entry in self.session.head.path() if isinstance(entry.body, Message)]
         answered = {get_answered_call(message) for message in messages}
@@ -208,7 +208,7 @@ class SessionTree:
 
 
 class SwarmOrchestrator:
-    """Swarms by their ids. Each swarm is a `Swarm`, with further operations of its own."""
+    """Swarms by their ids. Each swarm is a `Swarm`, which has further operations."""
 
     def __init__(
         self,

@@ -106,7 +106,7 @@ def load_session(path: str | os.PathLike[str]) -> list[SessionEntry]:
 
 
 def migrate_entries(entries: list[JsonObject], from_version: int) -> None:
-    """Change the lines of a session file, the header first, to those of the current version, in place."""
+    """Change the lines of a session file, the header first, to the current version, in place."""
     if from_version < CURRENT_SESSION_VERSION:
         reader = SessionReader()
         reader.feed(b"".join(write_object(entry) + b"\n" for entry in entries))

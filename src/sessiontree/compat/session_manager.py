@@ -96,7 +96,7 @@ class SessionManager:
         self._change_session(_open_migrated(path, create=True))
 
     def new_session(self, *, parent_session: str | os.PathLike[str] | None = None) -> str | None:
-        """Change to a new, empty session beside this one, and return its file. `parent_session` goes in its header."""
+        """Change to a new, empty session next to this one, and return its file. `parent_session` goes in its header."""
         before = self.session
         if parent_session is not None:
             with catalog.open(parent_session, read_only=True) as parent:

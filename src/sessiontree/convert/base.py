@@ -45,7 +45,7 @@ class ApiKind:
 
 
 PYDANTIC_AI = "pydantic-ai"
-"""The name under which fields of pydantic-ai are kept. It is not a protocol, so no message has it as `api`."""
+"""The name under which fields of pydantic-ai are kept. It is not a protocol, so it is never the `api` of a message."""
 
 LABELS = {
     ApiKind.OPENAI_COMPATIBLE: "OpenAI Chat",
@@ -165,7 +165,7 @@ class MessageWriter:
             self.omit(block, reason)
 
     def restore_fields(self, owner: JsonObject, allowed: Sequence[str], block: str) -> JsonObject:
-        """Return the fields that are kept for this API. Lists the fields that it does not accept, and those of others.
+        """Return the fields that are kept for this API. Lists fields that it does not accept and fields of other APIs.
 
         `owner` is a message or a block.
         """
@@ -324,7 +324,7 @@ def keep_fields(owner: JsonObject, api: str, fields: JsonObject) -> JsonObject:
 
 
 class FieldReader:
-    """Reads the fields of one message or block of another SDK. Fields that nobody reads are kept."""
+    """Reads the fields of one message or block of another SDK. Unread fields are kept."""
 
     def __init__(self, value: Any, position: str, expected: str = "an object") -> None:
         if not is_object(value):
@@ -461,7 +461,7 @@ class BodyReader:
     def describe_answer(
         self, message: JsonObject, *, model: Any, id: Any, usage: JsonObject | None, stop: str, error: str | None = None
     ) -> None:
-        """Add to an assistant message what a whole response says about it."""
+        """Add the fields of the whole response to an assistant message."""
         if isinstance(model, str):
             message["provider"] = self.provider
             message["model"] = model

@@ -63,7 +63,7 @@ class CallIds:
         self._turn += 1
 
     def assign_id(self, id: str, wanted: str | None = None) -> str:
-        """Return a unique id for a call of this turn: `wanted` if given, else `id`, if nobody has it yet."""
+        """Return a unique id for a call of this turn: `wanted` or `id` if it is still free."""
         unique = base = clean_id(id if wanted is None else wanted)
         while unique in self._used:
             self._used[base] += 1

@@ -40,7 +40,7 @@ API = ApiKind.GOOGLE
 
 STOP_REASONS = {"STOP": "stop", "FINISH_REASON_UNSPECIFIED": "stop", "MAX_TOKENS": "length", "CONTINUATION": "length"}
 CANDIDATE_FIELDS = ("citation_metadata", "grounding_metadata", "url_context_metadata")
-"""What a candidate says about its text. A request has no place for it."""
+"""Metadata of the text in a candidate. A request has no place for it."""
 BYTES_FIELDS = {"inline_data": "data", "thought_signature": ""}
 """Fields of a part that hold bytes, each with the name inside it if it is an object."""
 
@@ -247,7 +247,7 @@ PART_FIELDS = (
     "media_processing",
     "speech_metadata",
 )
-"""Fields of a part beside its content."""
+"""Fields of a part other than its content."""
 
 
 def from_gemini(contents: Iterable[Any], *, system: Any = None, provider: str = "google") -> ConvertedBodies:

@@ -27,7 +27,7 @@ CALL_BLOCKS = ("tool_use", "tool_call", "function_call", "tool_call_chunk", "inp
 
 
 def read_langchain_message(fields: JsonObject, tools: Mapping[str, str]) -> JsonObject | None:
-    """Return the stored form of a message; `None` for a kind that is no part of a conversation.
+    """Return the stored form of a message; `None` for a kind that is not part of a conversation.
 
     `tools` has the names of tools by call id, for results that do not name their tool.
     """
@@ -136,7 +136,7 @@ def _read_thinking(block: JsonObject) -> str | None:
 
 
 def _read_usage(usage: Any) -> JsonObject:
-    """Return the token counts of a response. LangChain's input includes what was cached."""
+    """Return the token counts of a response. LangChain's input includes cached tokens."""
     if not is_object(usage):
         return {}
     details = usage.get("input_token_details")

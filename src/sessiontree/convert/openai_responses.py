@@ -246,7 +246,7 @@ def store_items(items: Iterable[Any], earlier: Iterable[JsonObject]) -> list[tup
 
 
 class _ItemReader(BodyReader):
-    """Reads items. Those of an answer become one message."""
+    """Reads items. The items of an answer become one message."""
 
     def __init__(self, provider: str) -> None:
         super().__init__(API, provider)

@@ -324,7 +324,7 @@ def from_pydantic_ai(messages: Iterable[Any]) -> ConvertedBodies:
 
 
 def store_pydantic_ai(messages: Sequence[ModelMessage], earlier: Iterable[JsonObject]) -> list[list[Message]]:
-    """Return the bodies of each message, in a form that `restore_pydantic_ai` tells apart.
+    """Return the bodies of each message, in a form that `restore_pydantic_ai` can distinguish.
 
     `earlier` are stored messages whose tool calls the results may answer.
     """
@@ -337,7 +337,7 @@ def store_pydantic_ai(messages: Sequence[ModelMessage], earlier: Iterable[JsonOb
         else:
             reader.read_response(message, f"messages[{index}]")
         ends.append(len(reader.bodies))
-    for body in reader.bodies:  # what is missing would be completed from the messages before
+    for body in reader.bodies:  # missing fields would be completed from the messages before
         body.message.setdefault("timestamp", 0)
         if get_role(body.message) == "assistant":
             body.message.setdefault("provider", "unknown")

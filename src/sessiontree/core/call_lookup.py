@@ -36,7 +36,7 @@ class CallLookup:
         return self.find(id, message.tool_call_id)
 
     def add(self, id: EntryId, role: str, calls: Sequence[ToolCall]) -> None:
-        """Remember the calls of a message that was decoded anyway, so that it is not read again."""
+        """Remember the calls of a message that was decoded anyway, to avoid reading it again."""
         if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
             self._has_calls.clear()
         self._has_calls[id] = None if role == "user" else bool(calls)

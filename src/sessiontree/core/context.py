@@ -1,7 +1,7 @@
 """Context: what the model sees at an entry of the tree.
 
 `build_context` turns a path into messages in wire form. `Context.to_llm` turns these into the messages of a request.
-`context_explanation` uses the same projection to say why.
+`context_explanation` uses the same projection to explain it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class State(Struct, frozen=True, kw_only=True):
 
     @property
     def model_name(self) -> str | None:
-        """The model as `provider:model`; `None` if no entry names one, as after an answer that somebody typed."""
+        """The model as `provider:model`; `None` if no entry names one, as after an answer that a person typed."""
         known = self.provider not in (None, "", "unknown") and self.model not in (None, "", "unknown")
         return f"{self.provider}:{self.model}" if known else None
 

@@ -491,7 +491,7 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def extra(self) -> JsonObject:
-        """Further fields of the line, in wire form: those that `append` was given, and those of other programs."""
+        """Further fields of the line, in wire form: the `extra` of `append`, and fields of other programs."""
         return self.source.decode_extra(self.raw)
 
     @property

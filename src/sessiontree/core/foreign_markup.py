@@ -33,7 +33,7 @@ _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
 
 
 def shorten_user_text(text: str) -> str:
-    """Return what a user or a program said in a message of the user, as a line of a listing."""
+    """Return the words of the user or the program in a message of the user, as a line of a listing."""
     return shorten_to_line(format_program_text(text))
 
 
@@ -50,7 +50,7 @@ def format_program_text(text: str) -> str:
 
 
 def has_only_program_text(text: str) -> bool:
-    """Return whether the marks at the start of `text` are all that it says. A reminder may precede a question."""
+    """Return whether `text` consists of marks alone. A reminder may precede a question."""
     marks, end = _split_marks(text)
     if any(mark.tag == "image" for mark in marks):
         return False  # a picture that the user attached

@@ -80,7 +80,7 @@ class HeadRecord(NamedTuple):
     renamed: tuple[str, str] | None
     """The old and the new name of a branch that the record renames."""
     origins: dict[str, BranchOrigin] | None
-    """When and why branches were created; `None` if the record does not say."""
+    """When and why branches were created; `None` if it is not in the record."""
 
     @property
     def is_full(self) -> bool:

@@ -415,7 +415,7 @@ def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
     mover, _ = move.moved_head
     if move.merge is not None:
         sources = _find_branch_names(get_merge_sources(tree[move.merge]), heads, tree)
-        names = [name for name in sources if name != mover]  # a leaf that the branch left has no name of its own
+        names = [name for name in sources if name != mover]  # a leaf that the branch left has no name
         return f"the merge of {' and '.join(names)} into {mover}" if names else f"the merge into {mover}"
     if move.wrote_copies:
         return f"the copies on {mover}"

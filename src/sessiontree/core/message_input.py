@@ -1,8 +1,8 @@
-"""Message input: checks every message before it is written, whoever wrote it.
+"""Message input: checks every message before it is written, of people and programs alike.
 
 A message that the model would never see, or see in part, is a mistake of the caller. It is converted to the wire form
 if its meaning is certain, and refused with the right form otherwise. Files that already hold such messages open as
-before; `find_unsent_blocks` tells what a model does not get of them.
+before; `find_unsent_blocks` finds the parts that a model does not get.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ USAGE_KEYS = (*TOKEN_KEYS, "totalTokens", "cost")
 USAGE_SIZE, COST_SIZE = len(USAGE_KEYS), len(COST_KEYS)
 
 ANSWER_KEYS = frozenset({"content", "usage", "api", "provider", "model", "stopReason", "timestamp"})
-"""The fields that peers write for an answer, beside its role."""
+"""The fields that peers write for an answer, besides its role."""
 
 _get_cost_fields = itemgetter(*COST_KEYS)
 _get_counts = itemgetter(*TOKEN_KEYS, "totalTokens")

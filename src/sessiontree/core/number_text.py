@@ -37,7 +37,7 @@ def format_cost(cost: float) -> str:
 
 
 def list_usage(tokens: float, cost: float) -> list[str]:
-    """Format tokens and cost for running text, without those that are zero."""
+    """Format tokens and cost for running text, without zeros."""
     return [*([format_tokens(tokens)] if tokens else []), *([format_cost(cost)] if cost else [])]
 
 

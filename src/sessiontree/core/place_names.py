@@ -116,7 +116,7 @@ def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
 
 
 def _follow_alias(id: EntryId, tree: Tree) -> EntryId | None:
-    """Return the entry that an alias stands for, its parent; every other entry is itself."""
+    """Return the entry that an alias refers to, its parent; every other entry is itself."""
     return tree.parent(id) if tree[id].type == "alias" else id
 
 

@@ -80,7 +80,7 @@ class ProblemScan:
 
     @property
     def is_current(self) -> bool:
-        """Whether the findings still hold if the tree grew meanwhile, so that only the new entries have to be added."""
+        """Whether the findings still hold if the tree grows. Then only the new entries are added."""
         tree = self._tree
         if tree.count == self._count:
             return True
@@ -160,8 +160,8 @@ class ProblemScan:
 def find_problems(tree: Tree, heads: Heads, scan: ProblemScan | None = None) -> list[Problem]:
     """Return all problems of the entries, in file order within each kind.
 
-    With `scan`, only problems of the entries that were added to it, and those that need no bodies. If some are missing,
-    unanswered calls are left out, because the results may be among those.
+    With `scan`, only problems of the entries that were added to it, and problems that need no bodies. If entries are
+    missing, unanswered calls are left out, because their results may be missing.
     """
     if scan is None:
         scan = ProblemScan(tree)

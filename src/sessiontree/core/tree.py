@@ -36,10 +36,10 @@ MAX_SORTED = 16
 
 
 class EarlierEntries(Protocol):
-    """The entries before those of a partial tree, which has only the end of a file."""
+    """The entries before a partial tree, which has only the end of a file."""
 
     def has_entry(self, id: EntryId) -> bool:
-        """Return whether an entry is in the file before those of the tree. The tree may grow."""
+        """Return whether an entry is in the file before the entries of the tree. The tree may grow."""
         ...
 
     def load_to(self, id: EntryId | None) -> None:
@@ -208,7 +208,7 @@ class Tree:
             self._count = at + len(ids)
 
     def prepend(self, items: Sequence[Entry | Chain], earlier: EarlierEntries | None) -> None:
-        """Add the entries before those of a partial tree. `earlier` has those before them in turn."""
+        """Add the entries before a partial tree. `earlier` has the entries before these."""
         first = self._first - sum(len(item) if isinstance(item, Chain) else 1 for item in items)
         tree = Tree(items, first=first, earlier=earlier)
         tree.extend(self._items)
@@ -227,7 +227,7 @@ class Tree:
         return self._earlier is not None
 
     def load(self) -> None:
-        """Load all entries before those of a partial tree."""
+        """Load all entries before a partial tree."""
         if self._earlier is not None:
             self._earlier.load_to(None)
 

@@ -74,7 +74,7 @@ class _Siblings(Struct):
 
 
 class _Marks(Struct):
-    """What is noted on a row."""
+    """The notes on a row."""
 
     branches: list[str]
     branches_hidden: list[str]
@@ -116,7 +116,7 @@ class TreeDrawing:
             siblings = waiting[-1]
             shown = self._take(siblings, path)
             if siblings.following is None:
-                waiting.pop()  # before its rows: a deep tree must not keep what is done
+                waiting.pop()  # before its rows: a deep tree must not keep finished siblings
             segment = siblings.segment
             if segment is None or siblings.is_split:
                 is_last = segment is None or siblings.following is None
@@ -146,7 +146,7 @@ class TreeDrawing:
         return siblings.following is not None
 
     def _take(self, siblings: _Siblings, path: PathMarks | None) -> _Shown:
-        """Return the next sibling. With `path`, skip those that are not on it."""
+        """Return the next sibling. With `path`, skip siblings that are not on it."""
         while True:
             shown = siblings.following
             assert shown is not None
@@ -176,7 +176,7 @@ class TreeDrawing:
         for offset, (entry, _, _, message) in enumerate(self._read(span)):
             if self._filter.shows(entry, message):
                 return offset
-        if self._scan is not None:  # nobody reads it again
+        if self._scan is not None:  # not read again
             for entry, raw, line, _ in self._read(span):
                 self._scan.add(entry, raw, line)
         return None
@@ -262,7 +262,7 @@ class TreeDrawing:
     # Heads
 
     def _find_marks(self, leaf: EntryId | None, heads: Heads | None) -> dict[EntryId, _Marks]:
-        """Return what is noted on rows: branches and the active leaf, or that they are hidden below."""
+        """Return the notes on rows: branches and the active leaf, or that they are hidden below."""
         marks: dict[EntryId, _Marks] = {}
         known: dict[EntryId, tuple[EntryId | None, bool]] = {}
 

@@ -23,7 +23,7 @@ FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jso
 
 
 class ExportResult(Struct, frozen=True, kw_only=True):
-    """The content of an export, and what was redacted."""
+    """The content of an export, and its redactions."""
 
     content: bytes
     report: RedactionReport | None

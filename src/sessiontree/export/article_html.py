@@ -1,6 +1,6 @@
 """Renders one entry of the page as HTML. Pure.
 
-Everything from a session is escaped, or rendered by `safe_html`. There is no white space between elements: it would add
+Everything from a session is escaped, or rendered by `safe_html`. White space between elements is left out: it would add
 about ten text nodes for each entry. This is code and not a template, because a page can have a million entries.
 """
 

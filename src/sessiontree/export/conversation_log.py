@@ -1,4 +1,4 @@
-"""Reads what was said on the path to an entry, for exports that log a conversation. Pure.
+"""Reads the messages on the path to an entry, for exports that log a conversation. Pure.
 
 A transcript is the whole history: also what a compaction replaced, and failed answers. A `context` is what the model
 sees at the end.

@@ -187,7 +187,7 @@ _SQUEEZED = tuple(name.replace(" ", "") for name in SECRET_NAMES)
 RuleRow = (
     tuple[str, str, Callable[[SecretMatch], bool]] | tuple[str, str, Callable[[SecretMatch], bool], tuple[str, ...]]
 )
-"""The arguments of a rule. The keywords are given if they differ from those of the kind."""
+"""The arguments of a rule. The keywords are given if they differ from the keywords of the kind."""
 
 
 def _build_rules(rows: Iterable[RuleRow]) -> tuple[SecretRule, ...]:

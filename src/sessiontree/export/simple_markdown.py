@@ -106,7 +106,7 @@ def _render_fence(lines: list[str], at: int, language: str, highlight: Callable[
 
 
 def _render_paragraph(lines: list[str]) -> str:
-    """Return the HTML of lines. Only in the last one can a backtick stand alone: otherwise its code may go on."""
+    """Return the HTML of lines. A single backtick is text only in the last line: elsewhere, its code may continue."""
     last = len(lines) - 1
     return BREAK.join(_render_inline(line, is_last=number == last) for number, line in enumerate(lines))
 
@@ -125,7 +125,7 @@ def _find_list(line: str) -> str | None:
 
 
 def _ends_paragraph(line: str) -> bool:
-    """Return whether a line without a blank line before it starts a block of its own."""
+    """Return whether a line starts a new block even without a blank line before it."""
     return bool(
         _HEADING.fullmatch(line) or _FENCE.fullmatch(line) or line.startswith("1. ") or _find_list(line) == "ul"
     )

@@ -1,6 +1,6 @@
 """Reads a session into a snapshot, the input of all export formats, and selects a path or a subtree of it. Pure.
 
-A selected part is a session of its own. Lines keep their bytes, except for values that must change. New ids are derived
+A selected part is a complete session. Lines keep their bytes, except for values that must change. New ids are derived
 from the exported content, so that the same export always gives the same file.
 """
 

@@ -187,4 +187,4 @@ SERVICES = (
     *("sendbird", "sidekiq", "snyk", "sonarqube", "squarespace", "sumologic", "travisci", "twilio", "twitch"),
     *("twitter", "zendesk"),
 )
-"""Services whose tokens have no shape of their own. A random value that is assigned to such a name counts as one."""
+"""Services whose tokens have no special shape. A random value that is assigned to such a name counts as a token."""

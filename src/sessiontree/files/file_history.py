@@ -43,7 +43,7 @@ class BlamedLine(Struct, frozen=True, kw_only=True):
     author: str
     """`agent`, or `person` for everything that was not written by a tool call."""
     commit: str | None = None
-    """The first snapshot with the line; `None` if there is no such snapshot yet."""
+    """The first snapshot with the line; `None` before that."""
     session: str | None = None
     entry: EntryId | None = None
     prompt: str = ""

@@ -76,7 +76,7 @@ class HookContext:
     confinement: Any = None
     """The sandbox of tools, if there is one."""
     build_system_prompt: Any = None
-    """Builds the system prompt of agents that have none of their own, from the folder and the tools."""
+    """Builds the system prompt of agents without one, from the folder and the tools."""
 
 
 @dataclass(frozen=True, eq=False)

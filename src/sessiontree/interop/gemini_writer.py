@@ -236,7 +236,7 @@ class _ChatWriter:
         if id != stored:
             self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
         if not is_object(arguments):
-            self._omit(source, "toolCall.arguments", "the arguments are no object, so they are in one")
+            self._omit(source, "toolCall.arguments", "the arguments are not an object, so they are in one")
             arguments = {"unreadable": arguments}
         name = coerce_string(block.get("name"))
         return {"id": id, "name": name, "args": arguments, "status": "cancelled", "timestamp": time, "result": []}

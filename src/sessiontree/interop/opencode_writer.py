@@ -299,7 +299,7 @@ class _ExportWriter:
         if id != stored:
             self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
         if not is_object(arguments):
-            self._omit(source, "toolCall.arguments", "the arguments are no object, so they are in one")
+            self._omit(source, "toolCall.arguments", "the arguments are not an object, so they are in one")
             arguments = {"unreadable": arguments}
         state = {"status": "running", "input": arguments, "time": {"start": time}}
         return {"type": "tool", "tool": coerce_string(block.get("name")), "callID": id, "state": state}
@@ -321,7 +321,7 @@ class _ExportWriter:
             return
         state |= {"status": "completed", "output": text, "title": part["tool"], "metadata": {}}
         if images:
-            self._omit(source, "image", "opencode sends images of a result in a message of their own")
+            self._omit(source, "image", "opencode sends images of a result in a separate message")
             names = {"sessionID": self.id, "messageID": part["messageID"]}
             state["attachments"] = [{**_build_file(image), "id": self._make_id("prt"), **names} for image in images]
 

@@ -230,7 +230,7 @@ class SessionAccess:
             found = [summary for summary in listed if name in (summary.id, summary.name)]
         if not found and len(name) >= 6:
             found = [summary for summary in listed if summary.id.startswith(name) or summary.id.endswith(name)]
-        # An import has the id of its original, and stands for it.
+        # An import has the id of its original, and replaces it.
         found = [summary for summary in found if summary.source is None] or found
         if not found:
             where = "in any folder" if self._everywhere else "in this folder"
@@ -279,7 +279,7 @@ def _build_page(kind: str, items: list[JsonObject], offset: int, *, has_more: bo
 
 
 def _read_text(entry: Entry, redactor: Redactor) -> str:
-    """Return the full text of an entry. Secrets are redacted in its fields, whose names tell more than the text."""
+    """Return the full text of an entry. Secrets are redacted in its fields, whose names show more than the text."""
     wire: Any = redactor.redact_value(encode_body(entry.body))
     return format_whole_body(wire)
 

@@ -202,7 +202,7 @@ def _fetch_json(url: str, key: str | None = None) -> dict[str, Any]:
 
 
 def _request(url: str, key: str | None = None) -> tuple[int | None, dict[str, Any]]:
-    """Return the status and the JSON object at a URL; `None` and an empty one if there is no answer."""
+    """Return the status and the JSON object at a URL; `None` and an empty object without an answer."""
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

@@ -46,7 +46,7 @@ def check_key(key: str) -> str:
 
 
 def store_key(provider: str, key: str) -> None:
-    """Store the key of a provider. Raises `StoreError`, or `ValueError` if it is no key."""
+    """Store the key of a provider. Raises `StoreError`, or `ValueError` if it is not a key."""
     _write({**read_stored_keys(), provider: check_key(key)})
 
 

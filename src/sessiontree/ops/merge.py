@@ -198,7 +198,7 @@ async def promote(
 async def _merge_folders(
     source: Branch, into: Branch, old_leaf: EntryId | None, settings: FileSettings | None
 ) -> FilesMerged | None:
-    """Merge the files of a private folder after the conversation. The error says that the conversation is merged."""
+    """Merge the files of a private folder after the conversation. Errors mention that the conversation is merged."""
     try:
         return await asyncio.to_thread(merge_branch_files, source, into, settings or FileSettings(), old_leaf=old_leaf)
     except SnapshotError as error:

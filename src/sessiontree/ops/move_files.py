@@ -41,7 +41,7 @@ MAX_OTHERS = 5
 
 
 async def restore_after_move(mover: FileMover, plan: RestorePlan) -> RestoreOutcome:
-    """Restore files after the conversation moved. The error says that the conversation is already there."""
+    """Restore files after the conversation moved. Errors mention that the conversation is already there."""
     try:
         return await asyncio.to_thread(mover.restore, plan)
     except SnapshotError as error:
@@ -79,7 +79,7 @@ class FileMover:
         return FilesLog(self.session.tree, "" if self.store is None else self.store.key)
 
     def plan(self, place: EntryId | None) -> RestorePlan:
-        """Plan to restore the files of a place. If they are not known, the plan says why."""
+        """Plan to restore the files of a place. If they are not known, the plan has the reason."""
         self.record_interrupted_calls()
         store, log = self.store, self.log
         is_private = store is not None and store.is_private

@@ -52,7 +52,7 @@ def create_app(
 ) -> FastAPI:
     """Create the application. It accepts requests to the host names in `hosts` that carry one of the `tokens`.
 
-    Agents run only with `allow_run`. `models` finds their models, by default those of the configuration.
+    Agents run only with `allow_run`. `models` finds their models, by default the configured ones.
     `permission_mode` and the rules in `allow` set what agents may do besides reading. They work in the folder `cwd` and
     in `projects`; see `WorkspaceResolver`.
     """
@@ -109,7 +109,7 @@ def create_app(
 
 
 class CompressionMiddleware(GZipMiddleware):
-    """Compresses responses. Downloads keep their length, so that a browser can show the progress."""
+    """Compresses responses, except downloads: with their length, a browser can show the progress."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_download = scope["type"] == "http" and scope["path"].endswith(("/export", "/file"))

@@ -130,7 +130,7 @@ class AppState:
         """How many responses were sent, by status."""
 
     def list_models(self) -> list[ModelCandidate]:
-        """Return all models, also those that are not usable."""
+        """Return all models, including unusable ones."""
         from sessiontree.model.selection import ModelCandidate, list_models
 
         if self.models is None:

@@ -134,7 +134,7 @@ class AuditLog:
             written.wait(5)
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write the remaining events, and end the thread."""
         with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:

@@ -274,7 +274,7 @@ class TokenStore:
 
     @contextlib.contextmanager
     def _lock_file(self) -> Generator[None]:
-        """Lock the file while it is changed, so that no revoked token is written back."""
+        """Lock the file while it is changed. Otherwise, a revoked token could be written back."""
         make_private_directory(os.path.dirname(self._file))
         with FileLock(get_lock_path(self._file)):
             yield

@@ -1,4 +1,4 @@
-"""API errors: one status and one code for each kind of error, and one sentence that says what happened."""
+"""API errors: one status and one code for each kind of error, and one sentence that describes what happened."""
 
 from __future__ import annotations
 

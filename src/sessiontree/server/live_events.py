@@ -58,7 +58,7 @@ class EventFeed:
 
     def __init__(self, limit: int) -> None:
         self.feed_id = secrets.token_hex(4)
-        """Distinguishes the event numbers of this feed from those of an earlier process."""
+        """Distinguishes the event numbers of this feed from numbers of an earlier process."""
 
         self._limit = limit
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class EventFeed:
         self.wake()
 
     def read_after(self, number: int) -> Sequence[TransientEvent] | None:
-        """Return the events after a number, or `None` if some of them are no longer buffered."""
+        """Return the events after a number, or `None` if the buffer has lost some of them."""
         with self._lock:
             if number > self._last or self._last - number > len(self._events):
                 return None
@@ -154,7 +154,7 @@ class SessionWatcher:
             self._stopped = threading.Event()
             threading.Thread(target=self._wait_for_store, args=(self._store, self._stopped), daemon=True).start()
         else:
-            # Read the identity before clients read, so that no write in between is missed.
+            # Read the identity before clients read: no write in between may be missed.
             self._task = asyncio.create_task(self._poll_file(self._read_file_identity()))
 
     def _stop(self) -> None:
@@ -168,7 +168,7 @@ class SessionWatcher:
         while not stopped.is_set():
             try:
                 if seen is None or store.wait_for_change(seen, STORE_WAIT_SECONDS):
-                    seen = store.read_end().cursor  # before waking clients, so that later writes are noticed
+                    seen = store.read_end().cursor  # before waking clients: later writes must be noticed
                     self._feed.wake()
             except SessionTreeError:  # clients see the error when they read; the database may come back
                 self._feed.wake()
@@ -192,7 +192,7 @@ class SessionWatcher:
 
 
 TOO_MANY_STREAMS = "too_many_streams"
-"""An error code that tells clients to poll instead."""
+"""An error code with which clients poll instead."""
 
 
 class StreamSlot:

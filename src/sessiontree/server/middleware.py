@@ -303,7 +303,7 @@ class RequestMiddleware:
                 await self._send_error(error, recorder)
             return recorder.response
 
-        # The request continues if the client disconnects, so that a retry finds the response.
+        # The request continues if the client disconnects: a retry then finds the response.
         work = asyncio.ensure_future(
             self._idempotency_cache.run_once(scope[TOKEN_KEY].id, keys[0], compute_fingerprint(*parts), run_request)
         )

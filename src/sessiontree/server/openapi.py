@@ -1,4 +1,4 @@
-"""The OpenAPI document: descriptions of routes, schemas and errors, with examples built from those of the fields."""
+"""The OpenAPI document: descriptions of routes, schemas and errors, with examples built from the examples of fields."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def replace_invalid_text(text: str) -> str:
-    """Return a text with a replacement character for each lone surrogate, as responses have it."""
+    """Return a text for a response, with a replacement character for each lone surrogate."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

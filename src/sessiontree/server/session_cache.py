@@ -391,7 +391,7 @@ class SessionCache:
     # Closing
 
     def remove_idle(self, everything: bool = False) -> Iterator[OpenSession]:
-        """Remove and yield the sessions to close: those that were idle for long, or exceed the limit."""
+        """Remove and yield the sessions to close: idle ones, and ones above the limit."""
         with self._lock:
             free = sorted(
                 (opened for opened in self._open.values() if not opened.users), key=lambda opened: opened.last_used

@@ -83,7 +83,7 @@ class AsyncSession:
         try:
             session = await asyncio.shield(asyncio.wrap_future(future))
         except BaseException:
-            # After a cancellation nobody gets the session, so it is closed as soon as it is open.
+            # After a cancellation the session is never returned, so it is closed as soon as it is open.
             worker.submit(_close_result, future)
             worker.shutdown(wait=False)
             raise

@@ -46,7 +46,7 @@ class BranchOperations(SessionWriter):
 
     @property
     def unnamed_leaves(self) -> list[UnnamedLeaf]:
-        """The leaves that no branch has its head at, such as those that a navigation left, oldest first."""
+        """The leaves without a branch, such as the leaf that a navigation left, oldest first."""
         unnamed = find_unnamed_leaves(self.tree, self.heads)
         lengths = self.tree.measure_paths(unnamed.values())
         return [

@@ -63,7 +63,7 @@ class Item(NamedTuple):
 
     @property
     def is_placed(self) -> bool:
-        """Whether the item has a parent, a time or a branch of its own."""
+        """Whether the item sets its own parent, time or branch."""
         return self.parent is not UNSET or self.timestamp is not None or self.branch is not UNSET
 
 
@@ -137,7 +137,7 @@ class EntryBuilder:
     ) -> EntryBatch:
         """Build entries with one timestamp, each the child of the one before, and a head record when one is due.
 
-        `heads` are the heads before these entries, if they differ from those of `state`.
+        `heads` are the heads before these entries, if they differ from the heads of `state`.
         """
         tree, heads = state.tree, state.heads if heads is None else heads
         current = heads.current

@@ -57,7 +57,7 @@ class GroupedWrite:
         self.is_done = True
 
     def fail(self, error: BaseException) -> None:
-        """Set the error of the group, unless the write has one of its own. No two threads raise the same object."""
+        """Set the error of the group, unless the write has its own error. No two threads raise the same object."""
         if self.error is None:
             self.error = StoreError(error.location, error.reason) if isinstance(error, StoreError) else error
             self.error.__cause__ = error if self.error is not error else None
@@ -100,10 +100,10 @@ class GroupCommit:
         self._waiting: deque[_WaitingWrite] = deque()
         self._lock = threading.Lock()
         self.has_leader = False
-        """Whether a thread leads. The others queue their writes meanwhile."""
+        """Whether a thread leads. The others queue their writes."""
 
     def run(self, write: Callable[[], T], share_sync: ShareSync) -> T:
-        """Call `write`, in a group with those of other threads, and return its result."""
+        """Call `write`, in a group with writes of other threads, and return its result."""
         own = _WaitingWrite(write)
         with self._lock:
             self._waiting.append(own)

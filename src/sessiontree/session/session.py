@@ -223,7 +223,7 @@ class Session(BranchOperations):
         """Create a branch at a place. It becomes current, unless `current=False`; the previous one does not move.
 
         `bodies` are written on the new branch in the same step, such as a summary of the branch you leave. With
-        `folder="private"`, agents on the branch work in a folder of their own, made from the current one. Raises
+        `folder="private"`, agents on the branch work in a private folder, made from the current one. Raises
         `SnapshotError` if there can be none.
         """
         if folder not in ("shared", "private"):

@@ -95,7 +95,7 @@ class SessionState:
         if self.tree.needs_whole:
             return False
         record = next(at for at, item in enumerate(items) if isinstance(item, Entry) and is_full_record(item))
-        # What the first record moved is unknown, and whether a summary right after it is a merge of its own.
+        # What the first record moved is unknown, and whether a summary right after it is a separate merge.
         known, following = record + 1, items[record + 1 : record + 2]
         if any(isinstance(item, Entry) and item.type == "branch_summary" for item in following):
             known += 1
@@ -116,7 +116,7 @@ class SessionState:
             self._is_replaying = False
 
     def _check_loaded_heads(self, heads: set[EntryId | None]) -> bool:
-        """Return whether those of `heads` that are loaded can be read, and note the others in `missing_heads`."""
+        """Return whether the loaded ones of `heads` can be read, and note the others in `missing_heads`."""
         missing = {head for head in heads if head is not None and not self.tree.has_loaded(head)}
         self.missing_heads |= missing
         return not find_unreadable(heads - missing, self.tree)

@@ -1,4 +1,4 @@
-"""Writes of coroutines: one thread at a time does those of a session, so the event loop never waits for the disk.
+"""Writes of coroutines: one thread at a time writes to a session, so the event loop never waits for the disk.
 
 Writes that arrive while the thread is busy are done together afterwards, and share one sync of the disk. A write that
 has started always ends, even if the task that awaits it is cancelled.

@@ -234,7 +234,7 @@ class SessionWriter(SessionBase):
         branch: str | UnsetType | None,
         expected: EntryId | UnsetType | None,
     ) -> Sequence[Entry]:
-        """Write items of which some have a parent, a time or a branch of their own."""
+        """Write items of which some set their own parent, time or branch."""
         with self._mutex:
             state = self._prepare_write()
             target = state.heads.current if isinstance(branch, UnsetType) else branch
@@ -383,7 +383,7 @@ class SessionWriter(SessionBase):
             return True
 
     def _rewrite(self, state: SessionState) -> None:
-        """Replace all lines by those of version 3. The session is loaded again afterwards."""
+        """Replace all lines by lines of version 3. The session is loaded again afterwards."""
         lines = state.reader.read_all_lines()
         try:
             self._pending_lines, self._is_rewriting = lines, True

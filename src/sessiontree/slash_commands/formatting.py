@@ -45,7 +45,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def measure_width(text: str) -> int:
-    """Return how many columns a text takes in a terminal. Wide characters take two, combining ones none."""
+    """Return how many columns a text fills in a terminal. Wide characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)

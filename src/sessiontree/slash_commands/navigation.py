@@ -107,7 +107,7 @@ FILES = Argument(name="--files|--files-only", complete=lambda controller, text: 
 
 
 def split_files_choice(args: Sequence[str]) -> tuple[list[str], FilesAnswer | None]:
-    """Return the other arguments, and what the option for files says; `None` without one."""
+    """Return the other arguments, and the value of the option for files; `None` without it."""
     rest = [word for word in args if word not in FILES_OPTIONS]
     if "--files-only" in args:
         return rest, FilesAnswer(files="files")

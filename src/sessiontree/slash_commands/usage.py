@@ -92,7 +92,7 @@ def _name_kind(item: ExplainedEntry) -> str:
 
 
 def _draw_context(by_kind: Mapping[str, float], window: int) -> str:
-    """Draw what fills the window, and what is free; without a known window, what fills the request."""
+    """Draw what fills the window, and the free part; without a known window, what fills the request."""
     used = sum(by_kind.values())
     whole = max(window, used)
     free = {"free": float(window - used)} if window > used else {}

@@ -139,7 +139,7 @@ class AgentResources:
     ) -> AgentResources:
         """Find models by name: `model` itself, through `model_of`, or a configured one.
 
-        Without `settings`, the configured models are those of the user.
+        Without `settings`, the models of the user are used.
         """
 
         def find_model(name: str | None) -> Model:

@@ -369,7 +369,7 @@ class Scheduler:
         text = agent.text if agent.end_state == "completed" else f"Failed: {agent.error}"
         summary = f"Result of {agent.id}:\n\n{text}"
         if self._is_branch_unmoved(agent, into):
-            # Each agent keeps its files; which of them are merged is for a person to say.
+            # Each agent keeps its files; a person decides which of them are merged.
             await merge(self._get_branch(agent), into, hooks=self._hooks, summary=summary, with_files=False)
         else:
             # The agent's branch was moved. Its result is still known from its last entry.

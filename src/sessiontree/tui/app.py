@@ -497,7 +497,7 @@ class SessionApp(OrderedKeysApp[None]):
                 take=choice.files.take,
             )
         except SnapshotError:
-            raise  # its message says what changed
+            raise  # its message describes the change
         except SessionTreeError as error:
             raise InvalidOperation(f"{error}; nothing changed") from error
         return CommandOutcome(text="Cancelled. Nothing changed." if outcome.aborted else format_files(outcome.files))

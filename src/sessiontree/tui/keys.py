@@ -119,7 +119,7 @@ AREAS: dict[str, tuple[Key, ...]] = {
 
 
 NO_KEY = "none"
-"""Stands for no key. Actions that the configuration disables are bound to it."""
+"""The place of a missing key. Actions that the configuration disables are bound to it."""
 SHORT_NAMES = {"escape": "esc"}
 """Short names of keys, for hints. The configuration accepts them too."""
 LONG_NAMES = {short: key for key, short in SHORT_NAMES.items()}
@@ -206,7 +206,7 @@ def _split_keys(keys: str | list[str]) -> list[str]:
 
 
 def _normalize_key(key: str) -> str | None:
-    """Return the key as Textual spells it; `None` if there is no such key."""
+    """Return the key as Textual spells it, or `None`."""
     if key in NAMED_KEYS:
         return key
     *modifiers, name = key.split("+") if len(key) > 1 else [key]

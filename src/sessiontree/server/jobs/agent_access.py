@@ -69,7 +69,7 @@ class WorkspaceResolver:
         return resolve_project_folder(named, self._projects) or self._cwd
 
     def check_token(self, token: Token) -> None:
-        """Raises `ApiError` if the token is limited to projects and there is no sandbox."""
+        """Raise `ApiError` if the token is limited to projects and this machine has no sandbox."""
         if token.projects is not None:
             try:
                 find_sandbox(config.load_config().tools.user)

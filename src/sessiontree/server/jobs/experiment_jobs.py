@@ -1,4 +1,4 @@
-"""Experiments that this server runs, and those of other processes that it finds in sessions.
+"""Experiments that this server runs, and experiments of other processes that it finds in sessions.
 
 Plans and results are stored in the session. Only running jobs and their errors are kept here.
 """

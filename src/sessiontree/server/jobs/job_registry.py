@@ -112,7 +112,7 @@ class JobRegistry:
         return [job for key, job in list(self._jobs.items()) if key[: len(prefix)] == prefix]
 
     def add(self, job: Job) -> None:
-        """Register a job before it starts, so that no other job takes its place."""
+        """Register a job before it starts. No other job can then take its place."""
         self._jobs[job.key] = job
 
     def remove(self, job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Swarms that this server runs, and those of other processes that it finds in sessions.
+"""Swarms that this server runs, and swarms of other processes that it finds in sessions.
 
 The state of a swarm is stored in its session, so this server can also show, pause and stop swarms of other processes.
 Only steering an agent needs the process that runs it.
@@ -125,7 +125,7 @@ class SwarmJobs:
             raise make_insufficient_rights()
 
     def _describe_owner(self, opened: OpenSession, agent_branch: SwarmAgentBranch) -> str:
-        """Say which process runs a swarm that this server does not run."""
+        """Return a sentence about the process that runs a swarm, if it is not this server."""
         return "another process runs it" if is_leased(opened.session, agent_branch.swarm) else "no process runs it"
 
     # Reading
@@ -216,7 +216,7 @@ class SwarmJobs:
             self._runs.find_model()
 
     async def create(self, opened: OpenSession, request: schemas.CreateSwarmRequest, workspace: Workspace) -> str:
-        """Create a swarm in an open session, start it if the request says so, and return its id."""
+        """Create a swarm in an open session, start it if the request asks for it, and return its id."""
 
         async def create_and_start() -> str:
             runtime = await self._runs.open_runtime(opened)
@@ -245,7 +245,7 @@ class SwarmJobs:
             await starting
             return
         job = Job(key=("swarm", swarm.id), opened=opened, worker=swarm, stop=swarm.detach, workspace=workspace)
-        self._jobs.add(job)  # before it starts, so that no other job takes its branches
+        self._jobs.add(job)  # before it starts: no other job may take its branches
         try:
             await starting
         except BaseException:

@@ -35,7 +35,7 @@ router = APIRouter(prefix="/api/sessions/{id}")
 BATCH = 200
 """Maximum entries per read."""
 KEEPALIVE_SECONDS = 15.0
-"""After this time without events, a comment is sent so that proxies keep the connection open."""
+"""After this time without events, a comment is sent: proxies then keep the connection open."""
 
 PageHeader = Annotated[str | None, Header(max_length=100)]
 """Identifies the page: a stream that it opens again replaces the previous one."""

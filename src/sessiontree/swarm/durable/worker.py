@@ -1,6 +1,6 @@
 """The durable worker: a process that takes jobs from the work database and runs several agents at a time.
 
-One transaction a second renews the worker's lease, takes jobs, and tells which of its jobs were cancelled or lost. If
+One transaction a second renews the worker's lease, takes jobs, and returns which of its jobs were cancelled or lost. If
 a worker dies, others continue its jobs from the last stored answer. A worker that was disconnected or suspended for
 longer than its lease exits at once. What it still sends is refused: in PostgreSQL, every append carries a token that is
 checked in the same transaction; for files, the work database is asked before each write.

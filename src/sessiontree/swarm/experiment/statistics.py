@@ -297,7 +297,7 @@ class _Bets(NamedTuple):
                 low, high = self.extremes[index]
                 seen = max(abs(low - mean), abs(high - mean))
                 scale = max(MARGIN * (seen + self.tails[index]), self.floors[index])
-                if not index or not scale:  # the first value only tells the scale
+                if not index or not scale:  # the first value only sets the scale
                     continue
             gain = min(max((value - mean) / scale, -1.0), 1.0)
             capital = [amount * (1 + stake * gain) for amount, stake in zip(capital, STAKES, strict=True)]

@@ -349,7 +349,7 @@ class ChatScreen(Screen[None]):
         last = self.transcript.blocks[-1] if self.transcript.blocks else None
         is_same = last is not None and last.kind == "error" and last.text == self._last_error
         if isinstance(error, ReadOnly) and last is not None and is_same and last.text.endswith(error.reason):
-            last.text = self._last_error = text  # the run reported it; this text also says what to do
+            last.text = self._last_error = text  # the run reported it; this text adds what to do
             self.transcript.update_block(last)
         elif not f": {self._last_error}".endswith(f": {text}"):
             self.transcript.append(TranscriptBlock("error", text=text))

@@ -1,6 +1,6 @@
 """Compare branches or entries side by side, from their common ancestor, with statistics at the top.
 
-The sides are columns that scroll together. If there is no room for two columns, they are stacked.
+The sides are columns that scroll together. Without room for two columns, they are stacked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ComparisonSides(Struct, frozen=True, kw_only=True):
     title: str
     sides: tuple[ComparisonSide, ...]
     files: tuple[FilesDiff, ...] = ()
-    """How the files of the first side differ from those of each other one."""
+    """How the files of the first side differ from the files of each other side."""
 
 
 async def add_files(sides: ComparisonSides, stats: Sequence[BranchStats], compare: CompareFiles) -> ComparisonSides:

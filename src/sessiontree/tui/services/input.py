@@ -125,7 +125,7 @@ def _list_parents(files: Iterable[str]) -> list[str]:
 
 
 def sort_exact_first(choices: Sequence[str], word: str) -> list[str]:
-    """Sort the choices so that an exact match comes first."""
+    """Sort the choices, an exact match first."""
     return sorted(choices, key=lambda choice: choice != word)
 
 

@@ -134,7 +134,7 @@ class QueueLines(SafeStatic):
         self.hint = ""
 
     def show_prompts(self, steering: tuple[str, ...], follow_up: tuple[str, ...] = ()) -> None:
-        """Show prompts that are sent after the current step, then those that are sent after the run."""
+        """Show prompts that are sent after the current step, then prompts that are sent after the run."""
         prompts = self.prompts = (*steering, *follow_up)
         self.set_class(bool(prompts), "-shown")
         lines: list[Text] = []

@@ -39,7 +39,7 @@ class DiffRow(NamedTuple):
 
 
 def iter_diff_rows(diff: str) -> Iterator[DiffRow]:
-    """Yield the lines of a unified diff in pairs: removed lines beside those that replace them."""
+    """Yield the lines of a unified diff in pairs: removed lines next to their replacements."""
     removed: list[str] = []
     added: list[str] = []
 
