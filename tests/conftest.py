@@ -51,20 +51,23 @@ def _unmount_private_folders(home: Path) -> None:
 
 LONGEST = 300
 """Seconds that a test may take, except in torture runs."""
+LONGEST_WITH_PEERS = 1200
+"""The same for a test that runs several real programs, one after the other."""
 
 
 @pytest.fixture(autouse=True)
 def fail_if_hanging(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that hangs, and let the others run."""
+    longest = LONGEST_WITH_PEERS if request.node.get_closest_marker("peers") else LONGEST
 
     def raise_timeout(*_: object) -> None:
-        raise TimeoutError(f"{request.node.nodeid} did not end within {LONGEST} s")
+        raise TimeoutError(f"{request.node.nodeid} did not end within {longest} s")
 
     if os.environ.get("SESSIONTREE_TORTURE"):
         yield
         return
     before = signal.signal(signal.SIGALRM, raise_timeout)
-    signal.alarm(LONGEST)
+    signal.alarm(longest)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.peers
 
 SCRATCH = Path(__file__).parents[2] / ".peers"
 PROGRAMS = ("claude", "codex", "opencode", "gemini")
+LACKING = pytest.fail if os.environ.get("CI") else pytest.skip
 NOW = {"role": "user", "text": "and now?"}
 PICTURE = {
     "type": "image",
@@ -34,13 +35,21 @@ PICTURE = {
 @pytest.fixture(scope="module")
 def programs() -> Path:
     """The folder of the real programs, fetched once. The time limit of a test does not include this."""
-    lacking = pytest.fail if os.environ.get("CI") else pytest.skip
     if shutil.which("unshare") is None:
-        lacking("The real programs run in a network namespace, and unshare was not found.")
+        LACKING("The real programs run in a network namespace, and unshare was not found.")
     try:
         return fetch_agents(SCRATCH)
     except NodeMissing as reason:
-        lacking(str(reason))
+        LACKING(str(reason))
+
+
+@pytest.fixture(scope="module")
+def pi_command() -> list[str]:
+    """The command that starts the real pi with the model on the loopback."""
+    try:
+        return [node(), str(pi_home(SCRATCH) / "dist/bundle/cli.js"), "--model", "loop/loop"]
+    except NodeMissing as reason:
+        LACKING(str(reason))
 
 
 @pytest.fixture
@@ -80,20 +89,25 @@ def resume_all(agents: Agents, sessions: dict[str, st.Session]) -> dict[str, lis
     return {f"{name} in {program}": found for (name, program), found in zip(cases, sent, strict=True)}
 
 
-def test_recorded_sessions_branch_here_and_continue_in_each_program(agents: Agents) -> None:
-    agents.run([(program, build_prompt_command(program, "Question")) for program in PROGRAMS])
-    sessions: dict[str, st.Session] = {}
-    for program in PROGRAMS:
-        [result] = import_sessions(program)
-        session = sessions[program] = st.open(result.session)
-        assert describe(session)[0] == {"role": "user", "text": "Question"}
-        session.append(st.user("Question two, of ours"))
-        session.append(st.assistant("Answer two, of ours", model="m", provider="p"))
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_recorded_session_branches_here_and_continues_in_each_program(program: str, agents: Agents) -> None:
+    agents.run([(program, build_prompt_command(program, "Question"))])
+    [result] = import_sessions(program)
+    session = st.open(result.session)
+    assert describe(session)[0] == {"role": "user", "text": "Question"}
+    session.append(st.user("Question two, of ours"))
+    session.append(st.assistant("Answer two, of ours", model="m", provider="p"))
 
-    sent = resume_all(agents, sessions)
+    sent = resume_all(agents, {program: session})
 
+    check_sent(sent, session)
+
+
+def check_sent(sent: dict[str, list[Plain]], session: st.Session) -> None:
+    """Check that each program sent the context of a session."""
+    assert len(sent) == len(PROGRAMS)
     for name, found in sent.items():
-        assert found == [*reshape(name.split()[-1], describe(sessions[name.split()[0]])), NOW], name
+        assert found == [*reshape(name.split()[-1], describe(session)), NOW], name
 
 
 def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
@@ -125,17 +139,15 @@ def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
         assert rest == [*describe(compacted)[1:], NOW]
 
 
-def test_sessions_of_every_program_continue_in_pi(agents: Agents) -> None:
-    home, node_program = pi_home(SCRATCH), node()
+def test_sessions_of_every_program_continue_in_pi(agents: Agents, pi_command: list[str]) -> None:
     names = ("claude/tools", "claude/compact", "claude/image", "codex/revert", "codex/compact", "gemini/tools")
     sessions: dict[str, st.Session] = {}
     for name in names:
         results = list(import_sessions(str(FIXTURES / name)))
         sessions[name] = st.open(results[-1].session)
     files = [continue_session(session, "pi", cwd=str(agents.project)).file for session in sessions.values()]
-    start = [node_program, str(home / "dist/bundle/cli.js"), "--model", "loop/loop", "-p"]
 
-    sent = agents.run([("pi", [*start, "--session", file, "and now?"]) for file in files])
+    sent = agents.run([("pi", [*pi_command, "-p", "--session", file, "and now?"]) for file in files])
 
     for name, found in zip(names, sent, strict=True):
         assert drop_additions(found) == drop_additions([*describe(sessions[name]), NOW]), name
@@ -155,13 +167,13 @@ def drop_additions(messages: list[Plain]) -> list[Plain]:
     return cleaned
 
 
-def test_every_recorded_fixture_is_resumed_with_our_context(agents: Agents) -> None:
-    sessions: dict[str, st.Session] = {}
-    for name in ("claude/tools", "claude/rewind", "claude/abort", "codex/tools", "codex/revert", "codex/abort"):
-        results = list(import_sessions(str(FIXTURES / name)))
-        sessions[name] = st.open(results[-1].session)
+@pytest.mark.parametrize(
+    "name", ["claude/tools", "claude/rewind", "claude/abort", "codex/tools", "codex/revert", "codex/abort"]
+)
+def test_a_recorded_fixture_is_resumed_with_our_context(name: str, agents: Agents) -> None:
+    results = list(import_sessions(str(FIXTURES / name)))
+    session = st.open(results[-1].session)
 
-    sent = resume_all(agents, sessions)
+    sent = resume_all(agents, {name: session})
 
-    for name, found in sent.items():
-        assert found == [*reshape(name.split()[-1], describe(sessions[name.split()[0]])), NOW], name
+    check_sent(sent, session)
