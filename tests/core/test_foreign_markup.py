@@ -10,6 +10,7 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.foreign_markup import format_program_text, has_only_program_text
+from sessiontree.export.entry_view import build_view
 
 COMMAND = (
     "<command-message>review is running…</command-message>\n<command-name>/review</command-name>\n"
@@ -49,6 +50,23 @@ COMMAND = (
 )
 def test_rows_show_text_of_programs_without_its_marks(text: str, shown: str) -> None:
     assert format_program_text(text).strip() == shown
+
+
+def test_a_page_shows_what_a_subagent_answered_and_folds_what_the_model_sees(tmp_path: Path) -> None:
+    text = (
+        "<task-notification>\n<task-id>a1</task-id>\n<summary>Agent &quot;count&quot; finished</summary>\n"
+        "<result>There are <b>three</b>:\n\n- a.py</result>\n</task-notification>"
+    )
+    session = st.create(dir=tmp_path)
+    session.append(st.CustomMessage(custom_type="claude.note", content=text))
+
+    readable = 'Agent "count" finished:\n\nThere are <b>three</b>:\n\n- a.py'
+    assert format_program_text(text, with_results=True) == readable
+    view = build_view(session.tree[session.head.leaf or ""])
+    assert [(part.kind, part.name, part.text) for part in view.parts] == [
+        ("prose", "", readable),
+        ("data", "as the model sees it", text),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ def test_a_turn_that_only_calls_tools_is_shown_when_it_is_the_leaf_or_failed():
         (ContextEdit(target="a"), "[edit of a]"),
         (BranchPoint(name="side"), "[branch side]"),
         (BranchPoint(name="side", description="two\nlines"), "[branch side: two lines]"),
+        (BranchPoint(name="agent-Check-it-2", description="Check it"), "[branch agent-Check-it-2]"),
         (AgentAction(action="spawn", agent="a1"), "[agent a1: spawn]"),
         (ModeChange(mode="plan"), "[mode: plan]"),
         ({"type": "from_the_future"}, "[from_the_future]"),

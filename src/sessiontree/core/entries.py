@@ -7,6 +7,7 @@ body reaches the model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
@@ -242,9 +243,13 @@ class BranchPoint(Struct, frozen=True, kw_only=True):
             title="Branch",
             subject=self.name,
             facts=(description,),
-            line=f"branch {self.name}" + (f": {shorten_to_line(description)}" if description else ""),
+            line=f"branch {self.name}" + (f": {shorten_to_line(description)}" if self._has_more_to_say() else ""),
             texts=(self.name, description),
         )
+
+    def _has_more_to_say(self) -> bool:
+        """Return whether the description is more than the words of the name."""
+        return re.sub(r"\W+", "-", self.description or "").strip("-").casefold() not in self.name.casefold()
 
 
 class AgentAction(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ _OPENING = re.compile(rf"\s*<({_TAGS})(\s[^>]{{0,500}})?>")
 _IS_CONTEXT = re.compile(_CONTEXT)
 _REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
 _SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
+_RESULT = re.compile(r"<result>(.*?)(?:</result>|\Z)", re.DOTALL)
 _NAME = re.compile(r"\bname=(\[[^\]]*\]|\"[^\"]*\"|\S+)")
 _ANY_MARK = re.compile(r"</?[a-z][\w-]{0,60}>")
 _COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
@@ -37,15 +38,18 @@ def shorten_user_text(text: str) -> str:
     return shorten_to_line(format_program_text(text))
 
 
-def format_program_text(text: str) -> str:
-    """Return `text` without the marks at its start, and without reminders. Text without marks is returned as it is."""
+def format_program_text(text: str, *, with_results: bool = False) -> str:
+    """Return `text` without the marks at its start, and without reminders. Text without marks is returned as it is.
+
+    A notification about a subagent is one line, followed by what the subagent answered if `with_results`.
+    """
     if "<" not in text[:SCAN_LIMIT]:
         return text
     marks, end = _split_marks(text)
     if not marks and "<system-reminder>" not in text[:SCAN_LIMIT]:
         return text
     rest = _remove_reminders(text, end)
-    said = " ".join(filter(None, [*_describe_marks(marks), rest]))
+    said = " ".join(filter(None, [*_describe_marks(marks, with_results), rest]))
     return said or (_describe_context(marks[0]) if marks else text)
 
 
@@ -82,7 +86,7 @@ def _remove_reminders(text: str, start: int) -> str:
     return _REMINDER.sub("", text[start : start + SCAN_LIMIT]).strip()
 
 
-def _describe_marks(marks: list[_Mark]) -> Iterator[str]:
+def _describe_marks(marks: list[_Mark], with_results: bool) -> Iterator[str]:
     for tag, attributes, inner in marks:
         match tag:
             case "bash-input":
@@ -90,8 +94,9 @@ def _describe_marks(marks: list[_Mark]) -> Iterator[str]:
             case "command-message":
                 pass  # repeats the name
             case "task-notification":
-                found = _SUMMARY.search(inner)
-                yield _clean(found[1] if found else inner)
+                found, result = _SUMMARY.search(inner), _RESULT.search(inner)
+                line = _clean(found[1] if found else inner)
+                yield f"{line}:\n\n{result[1].strip()}" if found and result and with_results else line
             case "image":
                 name = _NAME.search(attributes)
                 yield _clean(inner) if name is None else name[1]

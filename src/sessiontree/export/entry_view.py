@@ -1,8 +1,9 @@
 """Builds views of entries: what a reader sees, the same in HTML, Markdown and plain text.
 
-A view has a title, a few facts, and a list of parts. Texts are unchanged, except that invisible characters and
-characters that change the direction of the text become visible symbols. Each format decides how a part looks. Images
-are measured by their first bytes and never decoded.
+A view has a title, a few facts, and a list of parts. Marks of other programs, such as `<task-notification>`, are folded
+into a part of their own. Other texts are unchanged, except that invisible characters and characters that change the
+direction of the text become visible symbols. Each format decides how a part looks. Images are measured by their first
+bytes and never decoded.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sessiontree.core.entry_text import (
     format_model,
     get_result_diff,
 )
+from sessiontree.core.foreign_markup import format_program_text
 from sessiontree.core.messages import (
     ToolCall,
     coerce_string,
@@ -185,7 +187,7 @@ def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
                 kind="custom",
                 title=_format_name(body.custom_type) or "custom message",
                 facts=hidden,
-                parts=(*_build_content(body.content), *_build_data(details=body.details)),
+                parts=(*_build_user_content(body.content), *_build_data(details=body.details)),
             )
         case ContextEdit(replacement=replacement) as body:
             description = body.describe()
@@ -211,7 +213,7 @@ def build_message_view(message: JsonObject, call: ToolCall | None = None) -> Ent
     """Build the view of a message."""
     match get_role(message):
         case "user":
-            return EntryView(kind="user", title="User", parts=tuple(_build_content(message.get("content"))))
+            return EntryView(kind="user", title="User", parts=tuple(_build_user_content(message.get("content"))))
         case "assistant":
             return _build_assistant(message)
         case "toolResult":
@@ -302,6 +304,17 @@ def _build_content(content: Any) -> Iterator[ViewPart]:
                 yield from _build_data(block=block)
     if content is not None and not isinstance(content, str) and not is_list(content):
         yield from _build_data(content=content)
+
+
+def _build_user_content(content: Any) -> Iterator[ViewPart]:
+    """Like `_build_content`, with texts of other programs first without their marks, and then as they are."""
+    for part in _build_content(content):
+        readable = format_program_text(part.text, with_results=True) if part.kind == "prose" else part.text
+        if readable == part.text:
+            yield part
+        else:
+            yield ViewPart(kind="prose", text=readable)
+            yield ViewPart(kind="data", name="as the model sees it", text=part.text)
 
 
 def _build_prose(words: str) -> Iterator[ViewPart]:

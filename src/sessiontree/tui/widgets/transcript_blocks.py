@@ -33,6 +33,7 @@ from sessiontree.core.entry_text import (
     get_message_text,
     get_result_diff,
 )
+from sessiontree.core.foreign_markup import format_program_text
 from sessiontree.core.messages import (
     ToolCall,
     coerce_string,
@@ -114,7 +115,8 @@ class BlockBuilder:
             case CustomMessage(display=False):
                 pass
             case CustomMessage(custom_type=kind, content=content):
-                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind, text=format_content(content)))
+                text = format_program_text(format_content(content), with_results=True)
+                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind, text=text))
             case Custom(custom_type=kind) if kind in self.renderers:
                 yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind))
             case Compaction() | BranchSummary() as body:
