@@ -20,7 +20,7 @@ from sessiontree.regular_file import read_regular_file
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
-SourceName: TypeAlias = Literal["pi", "omp", "claude", "codex", "gemini"]
+SourceName: TypeAlias = Literal["pi", "omp", "claude", "codex", "gemini", "opencode"]
 ThemeName: TypeAlias = Literal["auto", "dark", "light", "night", "paper", "dusk", "colorblind"]
 PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
 """From the strictest to the most permissive."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import sqlite3
 import tracemalloc
+import zipfile
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 import sessiontree as st
 from sessiontree.core.entry_text import format_entry_row
-from sessiontree.errors import FormatError, NotFound, ReadOnly
+from sessiontree.errors import Ambiguous, FormatError, NotFound, ReadOnly, StoreError
 from sessiontree.format.digest import EntryTotals
 from sessiontree.library import catalog
 from sessiontree.library.foreign_files import DiskFile, detect_file, find_related_files, open_foreign
@@ -327,3 +330,119 @@ def test_segments_and_subagents_of_codex_are_listed_with_their_session(programs:
 @pytest.mark.parametrize("form", ["html", "md", "text"])
 def test_an_export_names_the_program_and_its_version(form: str) -> None:
     assert b"claude 2.1.326" in st.open(REWIND).export(form).content
+
+
+@pytest.fixture
+def opencode_database(programs: Path) -> Path:
+    """opencode's database, with two sessions, one of them a fork of the other, and one with a subagent."""
+    path = programs / ".local/share/opencode/opencode.db"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as database:
+        for name in ("fork", "subagent"):
+            script = (FIXTURES / f"opencode/{name}/opencode.db.sql").read_text()
+            script = script.replace("CREATE TABLE ", "CREATE TABLE IF NOT EXISTS ")
+            database.executescript(script.replace("INSERT INTO", "INSERT OR IGNORE INTO"))
+    return path
+
+
+def test_the_sessions_of_a_database_are_listed_searched_and_opened_one_by_one(opencode_database: Path) -> None:
+    listed = st.sessions(all=True, source="opencode")
+
+    forked, helped = "ses_e143d4d6dffeWZkkDzxIurc9Dy", "ses_e143c645cffewUKDlQzyw0sm5Y"
+    assert {one.id: (one.name, one.branch_count) for one in listed} == {
+        "ses_e143d5051ffenTdEV5z6p72Gyw": ("Fork source", 1),
+        forked: ("Fork source (fork #1)", 1),
+        helped: ("With a helper", 2),
+    }
+    assert [one.modified for one in listed] == sorted((one.modified for one in listed), reverse=True)
+    assert st.sessions("/elsewhere", source="opencode") == []
+    for _ in range(2):  # by reading, then by the index
+        hits = st.search('"only in the fork"', all=True, source="opencode")
+        assert {hit.session for hit in hits} == {forked}
+    assert catalog.has_session(hits[0].file)
+    assert st.open(hits[0].file).id == catalog.get_session_id(hits[0].file) == forked
+    assert sorted(os.listdir(opencode_database.parent)) == ["opencode.db"]
+
+
+def test_a_session_of_a_database_is_read_again_only_if_it_changed(
+    opencode_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    st.sessions(all=True, source="opencode")
+    with closing(sqlite3.connect(opencode_database)) as database:
+        changed = "where id = 'ses_e143d4d6dffeWZkkDzxIurc9Dy'"
+        database.execute(f"update session set title = 'Renamed', time_updated = time_updated + 1 {changed}")
+        database.execute("delete from session where title = 'Fork source'")
+        database.commit()
+    opened: list[str] = []
+    monkeypatch.setattr(
+        "sessiontree.library.foreign_files.open_foreign", lambda path: opened.append(path) or open_foreign(path)
+    )
+
+    listed = st.sessions(all=True, source="opencode")
+
+    assert sorted(one.name or "" for one in listed) == ["Renamed", "With a helper"]
+    assert opened == [f"{opencode_database}#ses_e143d4d6dffeWZkkDzxIurc9Dy"]
+
+
+def test_a_damaged_database_is_listed_with_the_reason(opencode_database: Path) -> None:
+    opencode_database.write_bytes(opencode_database.read_bytes()[:5000])
+
+    [summary] = st.sessions(all=True, source="opencode")
+
+    assert summary.is_damaged
+    assert summary.file == str(opencode_database)
+
+
+def test_a_session_of_a_shown_program_is_opened_by_its_id(opencode_database: Path, programs: Path) -> None:
+    with pytest.raises(NotFound):
+        st.open("b042d675")
+    (programs / "own").mkdir(exist_ok=True)
+    (programs / "own/config.toml").write_text('[sources]\nshow = ["claude", "opencode"]\n')
+
+    assert st.open("b042d675").header.origin == {"program": "claude", "version": "2.1.326"}
+    assert st.open("ses_e143c645cffewUKDlQzyw0sm5Y").name == "With a helper"
+    assert st.open("Fork source", create=True).header.origin is None  # a name never opens what cannot be continued
+    with pytest.raises(Ambiguous):
+        st.open("ses_e143d")
+    with pytest.raises(NotFound):
+        catalog.delete("b042d675")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A data export of ChatGPT, as it is delivered."""
+    path = tmp_path / "export.zip"
+    conversations = next((FIXTURES / "chatgpt").rglob("conversations.json"))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as written:
+        written.writestr("user.json", '{"id":"user-1"}')
+        written.write(conversations, "conversations-000.json")
+        written.writestr("file-1.png", b"not looked at")
+    return path
+
+
+def test_the_archive_of_a_data_export_opens_without_unpacking(archive: Path, tmp_path: Path) -> None:
+    conversations = next((FIXTURES / "chatgpt").rglob("conversations.json"))
+    ids = [one.get("conversation_id", one.get("id")) for one in json.loads(conversations.read_text())]
+
+    for id in ids:
+        opened, expected = st.open(f"{archive}#{id}"), st.open(f"{conversations}#{id}")
+        assert opened.read_lines() == expected.read_lines()
+    assert os.listdir(tmp_path) == ["export.zip"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_archive_is_refused(seed: int, archive: Path) -> None:
+    chance, data = random.Random(seed), bytearray(archive.read_bytes())
+    for _ in range(chance.randint(1, 30)):
+        data[chance.randrange(4, len(data))] = chance.randrange(256)
+    archive.write_bytes(data[: chance.choice([len(data), chance.randrange(4, len(data))])])
+
+    with suppress(FormatError, NotFound, StoreError):
+        st.open(archive)
+
+
+def test_a_file_of_an_archive_is_not_read_beyond_the_limit(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessiontree.library.foreign_files.MAX_DOCUMENT", 1 << 10)
+
+    with pytest.raises(FormatError, match=r"conversations-000\.json is longer than"):
+        st.open(archive)

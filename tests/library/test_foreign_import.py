@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,25 @@ def test_an_imported_session_has_the_context_of_the_original(folder: Path) -> No
     expected = load_expected(folder)
     session = st.open(expected["resumed"])
     assert describe_context(read_snapshot(session.read_lines())) == expect_messages(expected["sent_on_resume"][:-1])
+
+
+def test_one_session_of_a_program_is_imported_by_its_location_or_its_id(home: Path) -> None:
+    shutil.copytree(FIXTURES / "claude/rewind/projects", home / ".claude/projects")
+    database = home / ".local/share/opencode/opencode.db"
+    database.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript((FIXTURES / "opencode/fork/opencode.db.sql").read_text())
+
+    [of_database] = bring_in(f"{database}#ses_e143d4d6dffeWZkkDzxIurc9Dy")
+    with pytest.raises(NotFound, match="b042d675"):
+        bring_in("b042d675")
+    (home / "own/config.toml").write_text('[sources]\nshow = ["claude", "opencode"]\n')
+    [shown] = bring_in("b042d675")
+    [same] = bring_in("ses_e143d4d6dffeWZkkDzxIurc9Dy")
+
+    assert (of_database.state, of_database.session) == ("imported", "ses_e143d4d6dffeWZkkDzxIurc9Dy")
+    assert (shown.state, shown.session) == ("imported", REWIND.stem)
+    assert same.state == "same"
 
 
 def test_a_place_without_sessions_is_an_error(tmp_path: Path) -> None:

@@ -255,6 +255,17 @@ class ResumableSession(Struct, frozen=True, kw_only=True):
     """The differences that the format forces."""
 
 
+class ListedConversation(Struct, frozen=True, kw_only=True):
+    """A conversation in a database, as its tables list it, without its content."""
+
+    id: str
+    modified: int
+    """When it was last written, in milliseconds since the epoch."""
+    changes: int = 0
+    """How often it was written, as far as the program counts that."""
+    archived: bool = False
+
+
 def find_no_related(file: ForeignFile) -> Iterable[str]:
     """Return nothing: for formats whose files do not belong together."""
     return ()
@@ -280,6 +291,10 @@ class ForeignFormat(Struct, frozen=True, kw_only=True):
     """Return the files that belong to a file, as glob patterns relative to its folder."""
     select_sessions: Callable[[Sequence[str]], Sequence[str]] = select_all
     """Return the files that are complete sessions, and not parts of other files, by their paths."""
+    list_conversations: Callable[[ForeignFile], Iterator[ListedConversation]] | None = None
+    """Yield the conversations of a database without reading them; `None` if they must be read."""
+    read_one: Callable[[ForeignFile, str], Conversation | None] | None = None
+    """Return the conversation of a database with this id, without reading the others."""
     write: Callable[[ResumeRequest], ResumableSession] | None = None
     """Return a session that the program resumes; `None` if the format is only read."""
     settings_file: str | None = None

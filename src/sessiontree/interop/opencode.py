@@ -29,6 +29,7 @@ from sessiontree.interop.base import (
     FileHead,
     ForeignFile,
     ForeignFormat,
+    ListedConversation,
     get_object,
 )
 from sessiontree.interop.foreign_branches import choose_branch_name
@@ -67,6 +68,12 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
         if not next(file.iter_lines(), b"").startswith(b"SQLite format 3"):  # a database may be empty
             yield _SessionReader(_parse_export(file), {}).build()
         return
+    for row, below in _group_sessions(rows):
+        yield _read_session(file, row, below)
+
+
+def _group_sessions(rows: Sequence[JsonObject]) -> Iterator[tuple[JsonObject, list[JsonObject]]]:
+    """Yield each session that no other one started, with those below it."""
     known = {get_id(row) for row in rows}
     children: dict[str, list[JsonObject]] = {}
     for row in rows:
@@ -81,11 +88,47 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
             continue
         below = [child for child in _list_below(row, children) if get_id(child) not in read]
         read.update(map(get_id, (row, *below)))
-        session = load_session(file, row)
-        subagents = {get_id(child): load_session(file, child) for child in below}
-        document = {"info": session.info, "messages": session.messages}
-        original = json.dumps(document, ensure_ascii=False, indent=2).encode("utf-8", "surrogatepass")
-        yield _SessionReader(session, subagents).build(original)
+        yield row, below
+
+
+def list_conversations(file: ForeignFile) -> Iterator[ListedConversation]:
+    """Yield the sessions of a database that no other session started, each with the times of those below it."""
+    counts = {
+        coerce_string(row.get("aggregate_id")): count(row.get("seq")) for row in iter_text_rows(file, "event_sequence")
+    }
+    for row, below in _group_sessions(list(iter_text_rows(file, "session"))):
+        group = [row, *below]
+        yield ListedConversation(
+            id=get_id(row),
+            modified=max(count(one.get("time_updated")) for one in group),
+            changes=sum(counts.get(get_id(one), 0) for one in group),
+            archived=row.get("time_archived") is not None,
+        )
+
+
+def read_one(file: ForeignFile, id: str) -> Conversation | None:
+    """Return one session of a database with its subagents; `None` if the database does not have it."""
+    row = next(iter_text_rows(file, "session", id=id), None)
+    if row is None:
+        return None
+    below: list[JsonObject] = []
+    seen, waiting = {id}, [id]
+    while waiting:
+        for child in iter_text_rows(file, "session", parent_id=waiting.pop()):
+            if get_id(child) not in seen:
+                seen.add(get_id(child))
+                below.append(child)
+                waiting.append(get_id(child))
+    return _read_session(file, row, below)
+
+
+def _read_session(file: ForeignFile, row: JsonObject, below: Sequence[JsonObject]) -> Conversation:
+    """Return a session with the sessions that it started."""
+    session = load_session(file, row)
+    subagents = {get_id(child): load_session(file, child) for child in below}
+    document = {"info": session.info, "messages": session.messages}
+    original = json.dumps(document, ensure_ascii=False, indent=2).encode("utf-8", "surrogatepass")
+    return _SessionReader(session, subagents).build(original)
 
 
 def _list_below(row: JsonObject, children: Mapping[str, list[JsonObject]]) -> list[JsonObject]:
@@ -393,4 +436,12 @@ def _read_stop(info: JsonObject, content: list[JsonObject]) -> JsonObject:
     return {"stopReason": "length", "errorMessage": text}
 
 
-FORMAT = ForeignFormat(name=NAME, title="opencode", detect=detect, read=read, write=write_opencode_session)
+FORMAT = ForeignFormat(
+    name=NAME,
+    title="opencode",
+    detect=detect,
+    read=read,
+    list_conversations=list_conversations,
+    read_one=read_one,
+    write=write_opencode_session,
+)

@@ -32,8 +32,8 @@ from sessiontree.format.codec import VERSION, write_header
 from sessiontree.home import get_home
 from sessiontree.library.folder_repository import get_sources
 from sessiontree.library.locations import find_repository, is_address, open_folder, open_folder_of, open_repository
-from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, SharedLock
-from sessiontree.library.session_files import is_path, resolve_folder
+from sessiontree.library.repository import RECENT_ALIAS, Layout, Progress, Repository, SharedLock
+from sessiontree.library.session_files import is_id_match, is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.entry_builder import generate_id
 from sessiontree.store.file_operations import make_private_directory
@@ -114,8 +114,10 @@ def open(
     if create and read_only:
         raise InvalidOperation("a session that is opened read-only cannot be created; omit read_only or create")
     try:
+        location = _find_own(session) if create else find(session)
         return Session(
-            get_store(find(session), durability), read_only="it was opened for reading" if read_only else None
+            get_store(location, durability),
+            read_only="it was opened for reading" if read_only else None,
         )
     except Ambiguous:
         raise
@@ -398,11 +400,37 @@ def locate(place: str) -> str:
 
 
 def find(session: str | os.PathLike[str]) -> str:
-    """Return the location of a session. Raises `NotFound` or `Ambiguous`."""
+    """Return the location of a session. Raises `NotFound` or `Ambiguous`.
+
+    A session of a program that `sources.show` of the configuration names is found by its id too.
+    """
+    try:
+        return _find_own(session)
+    except Ambiguous:
+        raise
+    except NotFound:
+        found = None if is_path(session) or is_address(session) else find_in_sources(os.fspath(session))
+        if found is None:
+            raise
+        return found
+
+
+def _find_own(session: str | os.PathLike[str]) -> str:
     repository, name = find_repository(session)
     if isinstance(session, os.PathLike) and not os.path.lexists(session):
         raise NotFound("session file", name)
     return repository.find(name)
+
+
+def find_in_sources(id: str) -> str | None:
+    """Return the session of a shown program with this id, or with an id that starts or ends like this."""
+    if id == RECENT_ALIAS:
+        return None
+    listed = [summary for program in _get_shown_sources() for summary in sessions(all=True, source=program)]
+    meant = [one for one in listed if one.id == id] or [one for one in listed if is_id_match(id, one.id)]
+    if len(meant) > 1:
+        raise Ambiguous("session", id, [one.file for one in meant])
+    return meant[0].file if meant else None
 
 
 def find_ambiguous(sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
@@ -514,7 +542,8 @@ def _open_listed(source: str | None, dir: str | os.PathLike[str] | None, all: bo
     sources = get_sources()
     if source not in sources:
         raise InvalidOperation(f"source {source!r} not found; sources: {', '.join(sources)}")
-    return open_folder(os.path.abspath(sources[source]), "deep" if source in ("codex", "gemini") else "tree")
+    layouts: dict[str, Layout] = {"codex": "deep", "gemini": "deep", "opencode": "database"}
+    return open_folder(os.path.abspath(sources[source]), layouts.get(source, "tree"))
 
 
 def _get_scope(cwd: str | os.PathLike[str] | None, all: bool, dir: str | os.PathLike[str] | None) -> str | None:

@@ -80,15 +80,20 @@ SOURCE_LAYOUTS = ("tree", "deep")
 
 
 def get_sources() -> dict[str, str]:
-    """Return the folders where other programs keep their sessions, by name. Nothing is ever written there."""
+    """Return where other programs keep their sessions, by name: a folder, or a database.
+
+    Nothing is ever written there.
+    """
     pi = os.environ.get("PI_CODING_AGENT_DIR") or "~/.pi/agent"
     own = os.environ.get("PI_CODING_AGENT_SESSION_DIR")
+    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return {
         "pi": os.path.expanduser(own or os.path.join(pi, "sessions")),
         "omp": os.path.expanduser("~/.omp/agent/sessions"),
         "claude": os.path.join(os.path.expanduser(os.environ.get("CLAUDE_CONFIG_DIR") or "~/.claude"), "projects"),
         "codex": os.path.join(os.path.expanduser(os.environ.get("CODEX_HOME") or "~/.codex"), "sessions"),
         "gemini": os.path.expanduser("~/.gemini/tmp"),
+        "opencode": os.path.join(data, "opencode", "opencode.db"),
     }
 
 
@@ -124,7 +129,7 @@ class FolderRepository:
         return parse_session_id(location)
 
     def exists(self, location: str) -> bool:
-        return os.path.lexists(location)
+        return os.path.lexists(location) or is_file(location)
 
     # Finding
 
@@ -214,13 +219,17 @@ class FolderRepository:
     # Listing and searching
 
     def _list_files(self) -> list[SessionFile]:
-        folders = [self.location] if self._layout == "folder" else list_folders(self.location)
+        folders = [self.location] if self._layout in ("folder", "database") else list_folders(self.location)
         if self._layout in SOURCE_LAYOUTS:
             folders = _list_with_subfolders(self.location, DEEP if self._layout == "deep" else 1)
         return self._find_files(folders)
 
     def _find_files(self, folders: Iterable[str]) -> list[SessionFile]:
         """Return the sessions in folders. Files of another program that are parts of a session are left out."""
+        if self._layout == "database":
+            from sessiontree.library.foreign_files import list_conversations
+
+            return list_conversations(self.location)
         found = [file for folder in folders for file in list_session_files(folder, hidden=False)]
         if self._layout not in SOURCE_LAYOUTS:
             return found
@@ -333,6 +342,8 @@ class FolderRepository:
         shown = None if here is None else replace_unencodable(here)
         if self._layout == "folder":
             return _ListingScope([self.location], None, shown)
+        if self._layout == "database":
+            return _ListingScope([os.path.dirname(self.location)], None, shown)
         if self._layout in ("tree", "deep"):
             own = "" if here is None else os.path.join(self.location, encode_folder_name(here))
             folders = _list_with_subfolders(self.location, DEEP if self._layout == "deep" else 1)

@@ -18,7 +18,7 @@ from glob import glob
 from typing import IO, Any
 
 from sessiontree.core.entries import JsonObject, Problem
-from sessiontree.errors import FormatError, NotFound, ReadOnly, StoreError, format_names
+from sessiontree.errors import FormatError, NotFound, ReadOnly, SessionTreeError, StoreError, format_names
 from sessiontree.format.json_line import LINE_LIMIT
 from sessiontree.interop.base import (
     HEAD_SIZE,
@@ -30,8 +30,9 @@ from sessiontree.interop.base import (
     read_json,
 )
 from sessiontree.interop.formats import detect_format
+from sessiontree.library.foreign_archives import ZIP_MAGIC, detect_archive, read_archive
 from sessiontree.library.foreign_databases import SQLITE_MAGIC, convert_database_errors, open_database
-from sessiontree.library.session_files import starts_like_session
+from sessiontree.library.session_files import MAX_INT64, SessionFile, starts_like_session
 from sessiontree.regular_file import open_regular_file
 from sessiontree.store.base import Cursor, LineChunk, Store
 from sessiontree.store.file_operations import format_os_error
@@ -99,7 +100,7 @@ class DiskFile(ForeignFile):
 
     def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
         if self._database is None:
-            if not _is_database(self.name):
+            if not _starts_with(self.name, SQLITE_MAGIC):
                 return
             self._database = open_database(self.name)
         with convert_database_errors(self.name):
@@ -112,9 +113,9 @@ class DiskFile(ForeignFile):
                 yield dict(zip(columns, row, strict=False))
 
 
-def _is_database(path: str) -> bool:
+def _starts_with(path: str, magic: bytes) -> bool:
     with _open(path) as file:
-        return file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+        return file.read(len(magic)) == magic
 
 
 def _open(path: str) -> IO[bytes]:
@@ -156,6 +157,8 @@ def detect_file(path: str) -> ForeignFormat | None:
     if starts_like_session(path):
         return None
     head = read_head(path)
+    if head is not None and head.data.startswith(ZIP_MAGIC):
+        return detect_archive(path)
     return None if head is None else detect_format(head)
 
 
@@ -167,12 +170,49 @@ def split_conversation(location: str) -> tuple[str, str | None]:
     return path, id
 
 
-def read_conversations(path: str, format: ForeignFormat, joined: Sequence[str] = ()) -> Iterator[Conversation]:
+def list_conversations(database: str) -> list[SessionFile]:
+    """Return the conversations of a database as files of their own, with locations such as `opencode.db#ID`.
+
+    A missing database has none. One that cannot be read is listed with the reason.
+    """
+    if not os.path.isfile(database):
+        return []
+    name = os.path.basename(database)
+    try:
+        format = detect_file(database)
+        if format is None or format.list_conversations is None:
+            raise FormatError(database, "not a database of sessions")
+        return [
+            SessionFile(
+                f"{database}#{one.id}",
+                size=min(one.changes + 1, MAX_INT64),
+                mtime=min(one.modified * 1_000_000, MAX_INT64),
+                inode=0,
+                name=one.id,
+                archived=one.archived,
+            )
+            for one in format.list_conversations(DiskFile(database))
+            if one.id and not set(one.id) & set("/#\0")
+        ]
+    except SessionTreeError as error:
+        reason = error.reason if isinstance(error, StoreError | FormatError) else str(error)
+        return [SessionFile(database, 0, 0, 0, name, fault=reason)]
+
+
+def read_conversations(
+    path: str, format: ForeignFormat, joined: Sequence[str] = (), *, id: str | None = None
+) -> Iterator[Conversation]:
     """Yield the conversations of a file, read together with the files that belong to it.
 
-    `joined` are further session files whose branches go into the same tree.
+    `joined` are further session files whose branches go into the same tree. With `id`, the others may be left out.
     """
     file = DiskFile(path)
+    if _starts_with(path, ZIP_MAGIC):
+        return read_archive(path, format, MAX_DOCUMENT)
+    if id is not None and format.read_one is not None:
+        conversation = format.read_one(file, id)
+        if conversation is not None:
+            return iter((conversation,))
     related = [DiskFile(other) for other in (*find_related_files(path, format), *joined)]
     return format.read(file, related)
 
@@ -204,7 +244,7 @@ def open_foreign(location: str) -> ForeignStore | None:
         return None
     found: list[Conversation] = []
     others: list[str] = []
-    for conversation in read_conversations(path, format):
+    for conversation in read_conversations(path, format, id=id):
         if id is None or conversation.id == id:
             found = found or [conversation]
         others.append(conversation.id)

@@ -24,10 +24,12 @@ from sessiontree.format.json_line import NotJson, read_object
 from sessiontree.interop.base import Conversation, ForeignFormat
 from sessiontree.interop.formats import FORMATS, find_format
 from sessiontree.interop.originals import build_originals, decode_piece
+from sessiontree.library import catalog
 from sessiontree.library.folder_repository import get_sources
-from sessiontree.library.foreign_files import detect_file, find_related_files, read_conversations
+from sessiontree.library.foreign_files import detect_file, find_related_files, read_conversations, split_conversation
 from sessiontree.library.locations import open_repository
 from sessiontree.library.repository import Progress, Repository
+from sessiontree.library.session_files import is_path
 from sessiontree.regular_file import open_regular_file
 from sessiontree.session import Session
 from sessiontree.session.entry_builder import generate_id
@@ -35,7 +37,7 @@ from sessiontree.store.base import Cursor
 
 ImportState: TypeAlias = Literal["imported", "updated", "same", "failed"]
 BLOCK_SIZE = 1 << 20
-SUFFIXES = (".jsonl", ".json", ".db", ".sqlite", ".sqlite3")
+SUFFIXES = (".jsonl", ".json", ".db", ".sqlite", ".sqlite3", ".zip")
 """How the names of files end that a folder is searched for."""
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -61,11 +63,9 @@ class ImportResult(Struct, frozen=True, kw_only=True):
 def get_program_folders() -> dict[str, str]:
     """Return where each program keeps its sessions, by the name of its format."""
     home = os.path.expanduser
-    data = os.environ.get("XDG_DATA_HOME") or home("~/.local/share")
     config = os.environ.get("XDG_CONFIG_HOME") or home("~/.config")
     return {
         **{name: folder for name, folder in get_sources().items() if name not in ("pi", "omp")},
-        "opencode": os.path.join(data, "opencode", "opencode.db"),
         "llm": os.path.join(os.environ.get("LLM_USER_PATH") or f"{config}/io.datasette.llm", "logs.db"),
     }
 
@@ -86,17 +86,22 @@ def import_sessions(
 ) -> Iterator[ImportResult]:
     """Import a file, all files below a folder, or all sessions of a program, and yield a result for each conversation.
 
+    `place` can also be one conversation of a file, such as `opencode.db#ID`, or the id of a session that listings show.
+
     `into` is the folder or database to import to; by default that of the user. `cwd` restricts the import to the
     sessions of one project. With `join`, files of one folder that share entries become one session. Raises `NotFound`
     if the place does not exist.
     """
-    groups = _group_files(place, join)
+    path, id = split_conversation(place)
+    if id is None and not os.path.lexists(path) and path not in list_importable() and not is_path(path):
+        path, id = split_conversation(catalog.find_in_sources(path) or path)
+    groups = _group_files(path, join)
     sizes = [sum(map(_get_size, group.files)) for group in groups]
     done, total = 0, sum(sizes)
     repository = open_repository(into)
     imported: set[str] = set()
     for group, size in zip(groups, sizes, strict=True):
-        yield from _import_group(group, repository, cwd, imported)
+        yield from _import_group(group, repository, cwd, imported, only=id)
         done += size
         if progress is not None:
             progress(done, total)
@@ -173,15 +178,15 @@ def _get_size(path: str) -> int:
 
 
 def _import_group(
-    group: _FileGroup, repository: Repository, cwd: str | None, imported: set[str]
+    group: _FileGroup, repository: Repository, cwd: str | None, imported: set[str], *, only: str | None
 ) -> Iterator[ImportResult]:
     path, *forks = group.files
     try:
-        for conversation in read_conversations(path, group.format, forks):
+        for conversation in read_conversations(path, group.format, forks, id=only):
             header = read_header(conversation.lines[0], read_object(conversation.lines[0]))
             assert header is not None
             is_part = conversation.part_of is not None and conversation.part_of in imported
-            if is_part or (cwd is not None and header.cwd != cwd):
+            if is_part or (cwd is not None and header.cwd != cwd) or only not in (None, conversation.id):
                 continue
             imported.add(conversation.id)
             target = repository.build_location(

@@ -30,10 +30,11 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes done and the bytes in total."""
 
 
-Layout: TypeAlias = Literal["projects", "folder", "tree", "deep"]
+Layout: TypeAlias = Literal["projects", "folder", "tree", "deep", "database"]
 """Of a folder. `projects`: one subfolder for each project; `folder`: no subfolders; `tree`: with any subfolders.
 
-`deep`: with subfolders of subfolders, as Codex has them for years, months and days."""
+`deep`: with subfolders of subfolders, as Codex has them for years, months and days; `database`: no folder but the
+database of another program."""
 
 
 class StoredSession(NamedTuple):

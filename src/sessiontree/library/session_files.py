@@ -22,7 +22,7 @@ from sessiontree.store.jsonl import JsonlStore
 SESSION_SUFFIX = ".jsonl"
 ARCHIVED_SUFFIX = ".archived"
 """A session is archived if a file with its name and this suffix exists."""
-_MAX_INT64 = (1 << 63) - 1
+MAX_INT64 = (1 << 63) - 1
 """As nanoseconds, about 292 years."""
 
 
@@ -116,8 +116,8 @@ def get_file_stamp(status: os.stat_result) -> tuple[int, int, int]:
     moment, inode = status.st_mtime_ns, status.st_ino
     return (
         status.st_size,
-        max(-_MAX_INT64, min(moment, _MAX_INT64)),
-        inode if inode <= _MAX_INT64 else inode - (1 << 64),
+        max(-MAX_INT64, min(moment, MAX_INT64)),
+        inode if inode <= MAX_INT64 else inode - (1 << 64),
     )
 
 
@@ -156,7 +156,10 @@ def parse_session_id(file: str) -> str:
         from urllib.parse import unquote
 
         return unquote(file.rpartition("#")[2])
-    return os.path.basename(file).removesuffix(SESSION_SUFFIX).rpartition("_")[2]
+    name = os.path.basename(file)
+    if "#" in name and not name.endswith(SESSION_SUFFIX):
+        return name.rpartition("#")[2]  # a conversation of a database
+    return name.removesuffix(SESSION_SUFFIX).rpartition("_")[2]
 
 
 def is_text(path: str) -> bool:

@@ -171,7 +171,7 @@ def check_own_session(file: str, own_folders: Iterable[str], foreign: Mapping[st
         raise StoreError(file, "not a regular file")
     real = os.path.realpath(file)
     for name, root in foreign.items():
-        if real.startswith(os.path.join(os.path.realpath(root), "")):
+        if real == os.path.realpath(root) or real.startswith(os.path.join(os.path.realpath(root), "")):
             raise ReadOnly(file, f"it belongs to {name}")
     is_ours = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in own_folders)
     if not is_ours or not file.endswith(SESSION_SUFFIX):

@@ -7,6 +7,7 @@ session to find its problems. Session files are never written here, and the inde
 from __future__ import annotations
 
 import enum
+import os
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -184,6 +185,8 @@ def scan_changed_file(
 
     `passed` is called with the number of bytes read since its last call.
     """
+    if "#" in found.path and not os.path.lexists(found.path):  # a conversation of a database
+        return _scan_by_opening(found, past, open_store, ReadMode.SESSION, 0, found.size)
     try:
         with open_store.reader_class(found.path) as reader:
             _, mtime, inode = get_file_stamp(reader.status)
@@ -238,10 +241,10 @@ def _scan_from_start(file: _OpenFile) -> FileScan:
         from sessiontree.library.foreign_files import detect_file
 
         if detect_file(found.path) is not None:
-            return _scan_by_opening(file, 0, True)
+            return _scan_file_by_opening(file, 0, True)
         return FileScan(found, past, True, build_broken_summary(found, error.reason), ReadMode.NONE, 0, 0, 0)
     except UnsoundSession:
-        return _scan_by_opening(file, body, parser.header.version < VERSION)
+        return _scan_file_by_opening(file, body, parser.header.version < VERSION)
     return _scan_lines(file, digest, body=body, start=body)
 
 
@@ -278,7 +281,7 @@ def _scan_lines(file: _OpenFile, digest: Digest, *, body: int, start: int) -> Fi
         digest.check_heads()
     except UnsoundSession:
         if not reader.has_oversized_line():
-            return _scan_by_opening(file, body, False)
+            return _scan_file_by_opening(file, body, False)
         return _build_partial_scan(file, digest, body)
     except _LineTooLong:
         return _build_partial_scan(file, digest, body)
@@ -331,13 +334,18 @@ def _check_utf8(lines: bytes) -> None:
         raise UnsoundSession
 
 
-def _scan_by_opening(file: _OpenFile, body: int, dialect: bool) -> FileScan:
+def _scan_file_by_opening(file: _OpenFile, body: int, dialect: bool) -> FileScan:
     """Summarize a file by opening the session, when a digest is not enough."""
-    found, past = file.file, file.record
     kind = ReadMode.SESSION if dialect else ReadMode.LINES
-    end = found.size if dialect else file.reader.find_last_newline(file.reader.stop)
+    end = file.file.size if dialect else file.reader.find_last_newline(file.reader.stop)
+    return _scan_by_opening(file.file, file.record, file.open_store, kind, body, end)
+
+
+def _scan_by_opening(
+    found: SessionFile, past: FileRecord | None, open_store: OpenStore, kind: ReadMode, body: int, end: int
+) -> FileScan:
     try:
-        session = open_read_only(found.path, file.open_store)
+        session = open_read_only(found.path, open_store)
         summary = _build_summary(found, build_tally(session), find_first_fault(session))
     except FormatError as error:
         return FileScan(found, past, True, build_broken_summary(found, error.reason), ReadMode.NONE, 0, 0, 0)
