@@ -24,8 +24,16 @@ def run(code: str, *blocked: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.parametrize(("name", "package"), [("pydantic_ai", "pydantic_ai"), ("openai_agents", "agents")])
-def test_a_missing_framework_is_an_error_that_names_the_extra(name: str, package: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("claude", "claude_agent_sdk", "claude-agent-sdk"),
+        ("langgraph", "langgraph", "langgraph"),
+    ],
+)
+def test_a_missing_framework_is_an_error_that_names_the_extra(name: str, package: str, extra: str) -> None:
     code = f"""
 import sessiontree, sessiontree.adapters
 try:
@@ -34,7 +42,7 @@ except ImportError as error:
     print(error)
 """
 
-    assert f"pip install 'sessiontree[{name.replace('_', '-')}]'" in run(code, package)
+    assert f"pip install 'sessiontree[{extra}]'" in run(code, package)
 
 
 def test_an_adapter_needs_only_its_own_framework() -> None:

@@ -555,6 +555,14 @@ async def test_a_result_finds_its_call_in_an_earlier_batch(folder: Path) -> None
     assert (await session.get_items())[-1] == output("c1")
 
 
+async def test_a_result_finds_its_call_before_other_calls(folder: Path) -> None:
+    session = TreeSession("s", folder)
+    for item in (call("c1"), user("a"), {**call("c2"), "name": "time"}, output("c1")):
+        await session.add_items([item])
+
+    assert (await session.open_session()).context().messages[-1]["toolName"] == "weather"
+
+
 async def test_messages_and_compactions_of_other_programs_are_items(folder: Path) -> None:
     session = TreeSession("s", folder)
     await session.add_items([user("a"), reply("b"), user("c")])

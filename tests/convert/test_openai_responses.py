@@ -342,6 +342,20 @@ def test_items_are_grouped_by_the_message_that_they_become() -> None:
         store_items([user, {"content": "x"}], ())
 
 
+def test_earlier_messages_are_read_only_as_far_as_a_result_needs_them() -> None:
+    items = [{"type": "function_call", "call_id": f"c{n}", "name": "look", "arguments": "{}"} for n in range(3)]
+    calls = [message for item in items for message, _ in store_items([item], ())]
+    earlier = iter(calls[::-1])
+    answer = {"type": "function_call_output", "output": "seen"}
+
+    store_items([{"role": "user", "content": "a"}, items[0], {**answer, "call_id": "c0"}], earlier)
+    assert next(earlier) == calls[2]
+    ((result, _),) = store_items([{**answer, "call_id": "c1"}], earlier)
+
+    assert result["toolName"] == "look"
+    assert list(earlier) == calls[:1]
+
+
 def test_a_result_gets_the_name_and_the_id_of_an_earlier_call() -> None:
     ((call, _),) = store_items(
         [{"type": "function_call", "call_id": "c1", "id": "fc_1", "name": "look", "arguments": "{}"}], ()

@@ -76,7 +76,7 @@ def test_the_inspector_lists_calls_and_reads(
     def inspect(*arguments: str, server: tuple[str, ...] = ()) -> Any:
         env = [word for name in ("HOME", "SESSIONTREE_HOME") for word in ("-e", f"{name}={os.environ[name]}")]
         done = subprocess.run(
-            [str(inspector), "--cli", *env, *arguments, "--", *SERVER, *server],
+            [str(inspector), "--cli", "--connect-timeout", "90000", *env, *arguments, "--", *SERVER, *server],
             capture_output=True,
             text=True,
             timeout=120,

@@ -59,7 +59,7 @@ KEY_METHOD = "api-key"
 """The id of the only way to authenticate."""
 PAGE_SIZE = 100
 """Sessions in one page of the list."""
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
 """How long requests may take to end after the editor has closed its output."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -15,18 +15,22 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import orjson
-from anyio import Lock
-from anyio.lowlevel import RunVar
-from anyio.to_thread import run_sync
-from claude_agent_sdk import (
-    SessionKey,
-    SessionListSubkeysKey,
-    SessionStore,
-    SessionStoreEntry,
-    SessionStoreListEntry,
-    SessionSummaryEntry,
-    fold_session_summary,
-)
+
+try:
+    from anyio import Lock
+    from anyio.lowlevel import RunVar
+    from anyio.to_thread import run_sync
+    from claude_agent_sdk import (
+        SessionKey,
+        SessionListSubkeysKey,
+        SessionStore,
+        SessionStoreEntry,
+        SessionStoreListEntry,
+        SessionSummaryEntry,
+        fold_session_summary,
+    )
+except ImportError as error:
+    raise ImportError(f"TreeSessionStore needs `pip install 'sessiontree[claude-agent-sdk]'` ({error})") from error
 
 from sessiontree.adapters.claude_transcript import (
     DELETED,
@@ -44,6 +48,7 @@ from sessiontree.interop.base import get_object
 from sessiontree.library.repository import StoredSession
 from sessiontree.library.session_files import resolve_folder
 from sessiontree.session.writer import MAX_APPEND_ATTEMPTS
+from sessiontree.store.jsonl import Durability
 
 T = TypeVar("T")
 
@@ -60,8 +65,8 @@ class TreeSessionStore(SessionStore):
     `place` is a folder, an address such as `postgresql://host/database`, or a repository; by default the usual place.
     """
 
-    def __init__(self, place: SessionPlace = None) -> None:
-        self._pool = SessionPool(place, TranscriptIndex)
+    def __init__(self, place: SessionPlace = None, *, durability: Durability = "fsync") -> None:
+        self._pool = SessionPool(place, TranscriptIndex, durability)
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
         """Add records to a transcript. Records whose `uuid` it has already are skipped."""

@@ -13,20 +13,23 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    WRITES_IDX_MAP,
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-    PendingWrite,
-    get_serializable_checkpoint_metadata,
-    writes_sort_key,
-)
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+try:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import (
+        WRITES_IDX_MAP,
+        BaseCheckpointSaver,
+        ChannelVersions,
+        Checkpoint,
+        CheckpointMetadata,
+        CheckpointTuple,
+        DeltaChannelHistory,
+        PendingWrite,
+        get_serializable_checkpoint_metadata,
+        writes_sort_key,
+    )
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+except ImportError as error:
+    raise ImportError(f"TreeSaver needs `pip install 'sessiontree[langgraph]'` ({error})") from error
 
 from sessiontree.adapters.langgraph_checkpoints import (
     BOOKKEEPING,
@@ -49,6 +52,7 @@ from sessiontree.interop.base import get_object
 from sessiontree.library.session_files import resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.writer import MAX_APPEND_ATTEMPTS, Item
+from sessiontree.store.jsonl import Durability
 
 T = TypeVar("T")
 OpenThread = IndexedSession[CheckpointIndex]
@@ -74,10 +78,12 @@ class TreeSaver(BaseCheckpointSaver[int]):
     they were made of. This is why a session from somewhere else cannot run code when it is read.
     """
 
-    def __init__(self, place: SessionPlace = None, *, allowed_types: Iterable[type] = ()) -> None:
+    def __init__(
+        self, place: SessionPlace = None, *, allowed_types: Iterable[type] = (), durability: Durability = "fsync"
+    ) -> None:
         # An empty list would allow all types.
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=list(allowed_types) or None))
-        self._pool = SessionPool(place, self._build_index)
+        self._pool = SessionPool(place, self._build_index, durability)
 
     def _build_index(self) -> CheckpointIndex:
         return CheckpointIndex(self._codec)

@@ -13,12 +13,15 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from sessiontree.adapters.session_pool import SessionPlace, resolve_repository
+from sessiontree.core.entries import EntryId, JsonObject, Message
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 from sessiontree.library.catalog import generate_session_id, hold_creation_lock
 from sessiontree.library.session_files import resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.session import clean_name
+from sessiontree.store.base import Store
+from sessiontree.store.jsonl import Durability
 
 MAX_OPEN = 64
 """How many sessions stay open."""
@@ -27,8 +30,9 @@ MAX_OPEN = 64
 class NamedSessions:
     """Finds, opens and creates the sessions of a repository by name."""
 
-    def __init__(self, place: SessionPlace) -> None:
+    def __init__(self, place: SessionPlace, durability: Durability) -> None:
         self.repository = resolve_repository(place)
+        self._durability: Durability = durability
         self._open: OrderedDict[str, Session] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -39,9 +43,12 @@ class NamedSessions:
             location = self._find(name)
             if location is None:
                 return None
-            session = Session(self.repository.get_store(location))
+            session = Session(self._get_store(location))
             self._keep(name, session)
         return session
+
+    def _get_store(self, location: str) -> Store:
+        return self.repository.get_store(location, self._durability)
 
     def _get_open(self, name: str) -> Session | None:
         """Return a session that is already open, unless it was deleted, replaced or renamed."""
@@ -111,13 +118,9 @@ class NamedSessions:
         """Create a session. Call it with the lock of the name."""
         id, cwd = generate_session_id(), resolve_folder(".")
         location = self.repository.build_location(id, cwd=cwd, timestamp=format_timestamp(time.time_ns() // 1_000_000))
-        session = Session.create(self.repository.get_store(location), id=id, cwd=cwd, name=name)
+        session = Session.create(self._get_store(location), id=id, cwd=cwd, name=name)
         self._keep(name, session)
         return session
-
-    def add(self, name: str, session: Session) -> None:
-        """Share a session that was just created with this name, such as a fork."""
-        self._keep(name, session)
 
     def open_or_create(self, name: str) -> Session:
         """Return the session with this name. If several processes do this, one of them creates it."""
@@ -126,3 +129,11 @@ class NamedSessions:
             with self.hold_name(name):
                 session = self.open(name) or self.create(name)
         return session
+
+
+def walk_up_messages(session: Session, head: EntryId | None) -> Iterator[JsonObject]:
+    """Yield the messages from an entry up to its root."""
+    for entry in session.tree.walk_up(head):
+        body = entry.body if entry.type == "message" else None
+        if isinstance(body, Message):
+            yield body.message

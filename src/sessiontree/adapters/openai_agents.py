@@ -24,7 +24,7 @@ try:
 except ImportError as error:
     raise ImportError(f"TreeSession needs `pip install 'sessiontree[openai-agents]'` ({error})") from error
 
-from sessiontree.adapters.named_sessions import NamedSessions
+from sessiontree.adapters.named_sessions import NamedSessions, walk_up_messages
 from sessiontree.adapters.session_pool import SessionPlace
 from sessiontree.convert.openai_responses import restore_items, store_items
 from sessiontree.core.context import build_shared_context
@@ -34,13 +34,13 @@ from sessiontree.core.messages import (
     convert_for_model,
     extract_text,
     get_role,
-    get_tool_calls,
     is_list,
     is_object,
 )
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, NotFound
 from sessiontree.session import Item, Session
 from sessiontree.session.branch import BranchInfo
+from sessiontree.store.jsonl import Durability
 
 T = TypeVar("T")
 
@@ -78,12 +78,13 @@ class TreeSession:
         model: str | None = None,
         provider: str = "openai",
         session_settings: SessionSettings | dict[str, Any] | None = None,
+        durability: Durability = "fsync",
     ) -> None:
         self.session_id = session_id
         self.session_settings = (
             SessionSettings() if session_settings is None else coerce_session_settings(session_settings)
         )
-        self._sessions = NamedSessions(place)
+        self._sessions = NamedSessions(place, durability)
         self._branch = branch
         """The branch of this object; `None` until it is known which one is current."""
         self._model, self._provider = model, provider
@@ -286,7 +287,7 @@ class TreeSession:
             session = self._sessions.open_or_create(self.session_id)
         while True:
             head = self._get_head(session)
-            stored = store_items(items, _find_calls(session, head))
+            stored = store_items(items, walk_up_messages(session, head))
             answers = [message for message, _ in stored if get_role(message) == "assistant"]
             if answers and usage is not None:
                 self._describe_answer(answers[-1], usage)
@@ -433,15 +434,6 @@ def _read_turns(session: Session, head: EntryId | None) -> list[SessionTurn]:
         if isinstance(body, Message) and get_role(body.message) == "user":
             turns.append(SessionTurn(len(turns) + 1, entry.id, extract_text(body.message.get("content"))))
     return turns
-
-
-def _find_calls(session: Session, head: EntryId | None) -> list[JsonObject]:
-    """Return the last message with tool calls before a place, for results that answer them."""
-    for entry in session.tree.walk_up(head):
-        body = entry.body if entry.type == "message" else None
-        if isinstance(body, Message) and get_tool_calls(body.message):
-            return [body.message]
-    return []
 
 
 def _find_last_items(session: Session, head: EntryId | None) -> tuple[Entry, list[JsonObject]] | None:

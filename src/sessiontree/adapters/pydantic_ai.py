@@ -31,16 +31,17 @@ try:
 except ImportError as error:
     raise ImportError(f"TreeConversationStore needs `pip install 'sessiontree[pydantic-ai]'` ({error})") from error
 
-from sessiontree.adapters.named_sessions import NamedSessions
+from sessiontree.adapters.named_sessions import NamedSessions, walk_up_messages
 from sessiontree.adapters.session_pool import SessionPlace
 from sessiontree.convert.pydantic_ai import restore_pydantic_ai, starts_message, store_pydantic_ai
 from sessiontree.core.context import Context, build_path_context, build_shared_context
 from sessiontree.core.entries import Body, Custom, Entry, EntryId, JsonObject, Message
-from sessiontree.core.messages import convert_for_model, get_role, get_tool_calls, is_object
+from sessiontree.core.messages import convert_for_model, get_role, is_object
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation
 from sessiontree.library.catalog import fork
 from sessiontree.model.adapter.conversion import build_usage
 from sessiontree.session import Item, Session
+from sessiontree.store.jsonl import Durability
 
 RECORD_TYPE = "pydantic-ai.conversation"
 """The `custom_type` of the entries that hold records."""
@@ -69,8 +70,8 @@ class TreeConversationStore(ConversationStore):
     `sessiontree restore` brings it back and `sessiontree purge` erases it.
     """
 
-    def __init__(self, place: SessionPlace = None) -> None:
-        self._sessions = NamedSessions(place)
+    def __init__(self, place: SessionPlace = None, *, durability: Durability = "fsync") -> None:
+        self._sessions = NamedSessions(place, durability)
         self._locations: OrderedDict[str, str] = OrderedDict()
         """The conversation that each entry was last seen in."""
         self._readers: WeakKeyDictionary[Session, _HistoryReader] = WeakKeyDictionary()
@@ -181,8 +182,9 @@ class TreeConversationStore(ConversationStore):
             return self._sessions.create(name)
         if source is None:
             raise ConversationConflict(name)
-        session = fork(source, at=source.tree[anchor], name=name)
-        self._sessions.add(name, session)
+        fork(source, at=source.tree[anchor], name=name).close()
+        session = self._sessions.open(name)
+        assert session is not None  # the lock of the name is held
         return session
 
     def _delete_record_sync(self, id: str, expected: str) -> None:
@@ -379,7 +381,7 @@ def _append_record(
         above = None if anchor is None else session.tree[anchor]
         if stored is not None and stored.head is not None and stored.record.head_id == anchor:
             above = session.tree[stored.head]  # the record is between the messages
-        items = _build_items(entries, texts, _find_calls(session, above))
+        items = _build_items(entries, texts, walk_up_messages(session, None if above is None else above.id))
         items.append(Item(Custom(custom_type=RECORD_TYPE, data=_RECORD.dump_python(record, mode="json"))))
         try:
             session.extend(items, parent=above, expected=session.heads.leaf)
@@ -393,15 +395,6 @@ def _is_fresh_fork(session: Session) -> bool:
     return session.forked_from is not None and session.heads.leaf == session.forked_from
 
 
-def _find_calls(session: Session, place: Entry | None) -> list[JsonObject]:
-    """Return the last message with tool calls before a place, for results that answer them."""
-    for entry in () if place is None else session.tree.walk_up(place.id):
-        body = entry.body if entry.type == "message" else None
-        if isinstance(body, Message) and get_tool_calls(body.message):
-            return [body.message]
-    return []
-
-
 def _dump_messages(entries: Sequence[ConversationEntry]) -> list[bytes]:
     """Return the messages as JSON."""
     try:
@@ -411,11 +404,11 @@ def _dump_messages(entries: Sequence[ConversationEntry]) -> list[bytes]:
 
 
 def _build_items(
-    entries: Sequence[ConversationEntry], texts: Sequence[bytes], earlier: list[JsonObject]
+    entries: Sequence[ConversationEntry], texts: Sequence[bytes], earlier: Iterable[JsonObject]
 ) -> list[Body | Item]:
     """Return the entries to write. What the stored form of a message does not give back is in a field of its line.
 
-    `texts` are the messages as JSON.
+    `texts` are the messages as JSON, and `earlier` the stored messages before them, the last one first.
     """
     items: list[Body | Item] = []
     stored = store_pydantic_ai([entry.message for entry in entries], earlier)

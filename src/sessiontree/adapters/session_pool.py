@@ -27,6 +27,8 @@ from sessiontree.library.repository import Repository, StoredSession
 from sessiontree.session import Session, group_commit
 from sessiontree.session.group_commit import GroupCommit
 from sessiontree.session.writer import Item
+from sessiontree.store.base import Store
+from sessiontree.store.jsonl import Durability
 
 MAX_OPEN = 64
 """How many unused sessions stay open."""
@@ -115,8 +117,9 @@ class IndexedSession(Generic[IndexT]):
 class SessionPool(Generic[IndexT]):
     """The open sessions of a framework. Threads take turns with a session; processes may share it."""
 
-    def __init__(self, place: SessionPlace, build_index: Callable[[], IndexT]) -> None:
+    def __init__(self, place: SessionPlace, build_index: Callable[[], IndexT], durability: Durability) -> None:
         self.repository = resolve_repository(place)
+        self._durability: Durability = durability
         self._build_index = build_index
         self._open: OrderedDict[str, IndexedSession[IndexT]] = OrderedDict()
         self._mutex = threading.Lock()
@@ -201,13 +204,16 @@ class SessionPool(Generic[IndexT]):
                 session = (
                     self._create(id, *new)
                     if location is None and new is not None
-                    else Session(self.repository.get_store(location or ""))
+                    else Session(self._get_store(location or ""))
                 )
                 opened = IndexedSession(session, session.address or "", self._build_index)
                 self._open[id] = opened
             opened.users += 1
             self._open.move_to_end(id)
             return opened
+
+    def _get_store(self, location: str) -> Store:
+        return self.repository.get_store(location, self._durability)
 
     def _release(self, opened: IndexedSession[IndexT]) -> None:
         with self._mutex:
@@ -223,10 +229,10 @@ class SessionPool(Generic[IndexT]):
         with hold_creation_lock(self.repository, cwd, id):
             location = self._find(id)
             if location is not None:  # another process was first
-                return Session(self.repository.get_store(location))
+                return Session(self._get_store(location))
             stamp = format_timestamp(time.time_ns() // 1_000_000)
             location = self.repository.build_location(id, cwd=cwd, timestamp=stamp)
-            return Session.create(self.repository.get_store(location), id=id, cwd=cwd, name=name)
+            return Session.create(self._get_store(location), id=id, cwd=cwd, name=name)
 
     def list_group(self, group: SessionKey) -> list[StoredSession]:
         """Return the sessions whose keys start with `group`, the most recently written first."""
@@ -248,7 +254,7 @@ class SessionPool(Generic[IndexT]):
         with hold_creation_lock(self.repository, session.cwd, id):
             if self._find(id) is not None:
                 raise InvalidOperation(f"{key[-1]!r} exists already; delete it first, or choose another name")
-            store = self.repository.get_store(location)
+            store = self._get_store(location)
             store.create([header, *session.iter_entry_lines()])
             with Session(store) as copied:
                 copied.extend([SessionInfo(key[-1]), *bodies])

@@ -392,17 +392,20 @@ class BodyReader:
         """The names of tools by stored call id."""
         self._stored_ids: dict[str, str] = {}
         """Stored call ids, which may have the id of an item behind them, by call id."""
+        self._earlier: Iterator[JsonObject] = iter(())
 
     def add(self, message: JsonObject) -> None:
-        self.read_calls([message])
+        for call in get_tool_calls(message):
+            self._names[call.id] = call.name
+            self._stored_ids[call.id.partition("|")[0]] = call.id
         self.bodies.append(Message(message))
 
-    def read_calls(self, messages: Iterable[JsonObject]) -> None:
-        """Remember the tool calls of stored messages, for the results that follow."""
-        for message in messages:
-            for call in get_tool_calls(message):
-                self._names[call.id] = call.name
-                self._stored_ids[call.id.partition("|")[0]] = call.id
+    def add_earlier(self, messages: Iterable[JsonObject]) -> None:
+        """Take stored messages, the last one first, whose tool calls the results may answer.
+
+        They are not read before a result needs them, since that may take a walk up a long branch.
+        """
+        self._earlier = iter(messages)
 
     def omit(self, position: str, block: str, reason: str) -> None:
         self.bodies.omitted.append(Omission(block=block, reason=reason, position=position))
@@ -435,7 +438,14 @@ class BodyReader:
 
     def find_call(self, id: str) -> str:
         """Return the stored id of a call that came before, or `id` itself."""
-        return self._stored_ids.get(id, id)
+        while id not in self._stored_ids:
+            message = next(self._earlier, None)
+            if message is None:
+                return id
+            for call in get_tool_calls(message):
+                self._names.setdefault(call.id, call.name)
+                self._stored_ids.setdefault(call.id.partition("|")[0], call.id)
+        return self._stored_ids[id]
 
     def add_system(self, text: str, position: str = "system") -> None:
         if text:

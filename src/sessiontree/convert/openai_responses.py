@@ -218,11 +218,11 @@ def from_openai_responses(
 def store_items(items: Iterable[Any], earlier: Iterable[JsonObject]) -> list[tuple[JsonObject, list[JsonObject]]]:
     """Return the stored messages of items, each with the items that it is made of.
 
-    `earlier` are stored messages whose tool calls the results may answer. An item that is malformed, but has a type or
-    a role, is kept as it is. Raises `InvalidOperation` for any other.
+    `earlier` are stored messages whose tool calls the results may answer, the last one first. An item that is
+    malformed, but has a type or a role, is kept as it is. Raises `InvalidOperation` for any other.
     """
     reader = _ItemReader("openai")
-    reader.read_calls(earlier)
+    reader.add_earlier(earlier)
     groups: list[list[JsonObject]] = []
     waiting: list[JsonObject] = []
     for position, item in read_messages(items, "items"):

@@ -326,10 +326,10 @@ def from_pydantic_ai(messages: Iterable[Any]) -> ConvertedBodies:
 def store_pydantic_ai(messages: Sequence[ModelMessage], earlier: Iterable[JsonObject]) -> list[list[Message]]:
     """Return the bodies of each message, in a form that `restore_pydantic_ai` can distinguish.
 
-    `earlier` are stored messages whose tool calls the results may answer.
+    `earlier` are stored messages whose tool calls the results may answer, the last one first.
     """
     reader = _HistoryReader()
-    reader.read_calls(earlier)
+    reader.add_earlier(earlier)
     ends: list[int] = []
     for index, message in enumerate(messages):
         if isinstance(message, ModelRequest):
