@@ -3,8 +3,10 @@
     bench/adapters.py                50 turns of each
     bench/adapters.py --turns 20
 
-A turn loads the conversation, asks a model that answers at once, and stores the result. Both stores take every turn one
-after the other, so other load on the machine affects them equally. The ratio is the median of the ratios of all turns.
+A turn loads the conversation, asks a model that answers at once, and stores the result. All stores take every turn one
+after the other, so other load on the machine affects them equally. A ratio is the median of the ratios of all turns.
+Ours runs twice, with `durability="fsync"`, the default, and with `"flush"`, which leaves the time of writing to the
+system. The ratio of processor time is that of the default.
 
 The turns of the Claude Agent SDK are those of the real command that it brings, in a network namespace with a model on
 the loopback interface. `bench/adapter_stores.py` measures sizes, and what a batch costs.
@@ -23,7 +25,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 Turn = Callable[[int], Awaitable[None]]
@@ -31,14 +33,24 @@ AIM = 1.2
 
 
 class AdapterRow(NamedTuple):
-    """One row of the table: a framework, its default store, and how to make a turn with it and with ours."""
+    """One row of the table: a framework, its default store, and how to make a turn with it and with both of ours."""
 
     framework: str
     default: str
-    prepare: Callable[[Path], tuple[Turn, Turn]]
+    prepare: Callable[[Path], tuple[Turn, Turn, Turn]]
 
 
-def prepare_pydantic_ai(folder: Path) -> tuple[Turn, Turn]:
+class TurnFigures(NamedTuple):
+    """Median seconds of a turn, and the ratios of ours to the default store."""
+
+    default: float
+    ours: float
+    ratio: float
+    flush_ratio: float | None = None
+    processor_ratio: float | None = None
+
+
+def prepare_pydantic_ai(folder: Path) -> tuple[Turn, Turn, Turn]:
     from pydantic_ai import Agent, Conversation, UsageLimits
     from pydantic_ai.conversation_store import ConversationStore, InMemoryConversationStore
     from pydantic_ai.models.test import TestModel
@@ -56,10 +68,14 @@ def prepare_pydantic_ai(folder: Path) -> tuple[Turn, Turn]:
 
         return take_turn
 
-    return build_turn(InMemoryConversationStore()), build_turn(TreeConversationStore(folder))
+    return (
+        build_turn(InMemoryConversationStore()),
+        build_turn(TreeConversationStore(folder / "fsync")),
+        build_turn(TreeConversationStore(folder / "flush", durability="flush")),
+    )
 
 
-def prepare_openai_agents(folder: Path) -> tuple[Turn, Turn]:
+def prepare_openai_agents(folder: Path) -> tuple[Turn, Turn, Turn]:
     from agents import Agent, Model, ModelResponse, RunConfig, Runner, SQLiteSession, Usage, function_tool
     from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
@@ -101,10 +117,14 @@ def prepare_openai_agents(folder: Path) -> tuple[Turn, Turn]:
 
         return take_turn
 
-    return build_turn(SQLiteSession("s", folder / "sessions.db")), build_turn(TreeSession("s", folder))
+    return (
+        build_turn(SQLiteSession("s", folder / "sessions.db")),
+        build_turn(TreeSession("s", folder / "fsync")),
+        build_turn(TreeSession("s", folder / "flush", durability="flush")),
+    )
 
 
-def prepare_langgraph(folder: Path) -> tuple[Turn, Turn]:
+def prepare_langgraph(folder: Path) -> tuple[Turn, Turn, Turn]:
     import sqlite3
 
     from langchain_core.messages import HumanMessage
@@ -122,7 +142,11 @@ def prepare_langgraph(folder: Path) -> tuple[Turn, Turn]:
         return take_turn
 
     database = sqlite3.connect(folder / "checkpoints.db", check_same_thread=False)
-    return build_turn(SqliteSaver(database)), build_turn(TreeSaver(folder))
+    return (
+        build_turn(SqliteSaver(database)),
+        build_turn(TreeSaver(folder / "fsync")),
+        build_turn(TreeSaver(folder / "flush", durability="flush")),
+    )
 
 
 ROWS = [
@@ -133,22 +157,36 @@ ROWS = [
 CLAUDE_TURNS = 8
 
 
-async def measure(row: AdapterRow, turns: int) -> tuple[float, float, float]:
-    """Return the median seconds of a turn with the default store and with ours, and the median of their ratios."""
+async def measure(row: AdapterRow, turns: int) -> TurnFigures:
+    """Measure the turns of one framework with all stores."""
     with tempfile.TemporaryDirectory() as folder:
         sides = row.prepare(Path(folder))
-        times: list[list[float]] = [[], []]
+        times: list[list[float]] = [[] for _ in sides]
+        processor_times: list[list[float]] = [[] for _ in sides]
         for number in range(turns):
-            for side in (0, 1) if number % 2 else (1, 0):
-                start = perf_counter()
+            for shift in range(len(sides)):
+                side = (number + shift) % len(sides)
+                start, processor_start = perf_counter(), process_time()
                 await sides[side](number)
                 times[side].append(perf_counter() - start)
-        ratios = [ours / default for default, ours in zip(*times, strict=True)]
-        return statistics.median(times[0]), statistics.median(times[1]), statistics.median(ratios[1:])
+                processor_times[side].append(process_time() - processor_start)
+        default, ours, flushed = times
+        return TurnFigures(
+            statistics.median(default),
+            statistics.median(ours),
+            compute_ratio(default, ours),
+            compute_ratio(default, flushed),
+            compute_ratio(*processor_times[:2]),
+        )
 
 
-def measure_claude(turns: int) -> tuple[float, float, float]:
-    """Return what `measure` returns, for turns of the real command that the Claude Agent SDK brings."""
+def compute_ratio(default: list[float], ours: list[float]) -> float:
+    """Return the median of the ratios of all turns but the first, which loads modules and creates the session."""
+    return statistics.median(mine / other for other, mine in list(zip(default, ours, strict=True))[1:])
+
+
+def measure_claude(turns: int) -> TurnFigures:
+    """Return what `measure` returns without the last two ratios, for the real command of the Claude Agent SDK."""
     peers = Path(__file__).parents[1] / "tests" / "peers"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -169,13 +207,15 @@ def measure_claude(turns: int) -> tuple[float, float, float]:
         subprocess.run([*namespace, *server], check=True)
         said = json.loads(log.read_text())[0]["said"]
     seconds = json.JSONDecoder().raw_decode(said[said.index("{") :])[0]["seconds"]
-    ratios = [ours / default for default, ours in zip(seconds["memory"], seconds["tree"], strict=True)]
-    return statistics.median(seconds["memory"]), statistics.median(seconds["tree"]), statistics.median(ratios[1:])
+    default, ours = seconds["memory"], seconds["tree"]
+    return TurnFigures(statistics.median(default), statistics.median(ours), compute_ratio(default, ours))
 
 
-def report(framework: str, store: str, default: float, ours: float, ratio: float) -> None:
-    figures = f"{store} {default * 1000:.1f} ms, ours {ours * 1000:.1f} ms, ratio {ratio:.2f}"
-    print(f"  {framework:20} {figures}{'' if ratio <= AIM else '  MISSED'}", flush=True)
+def report(framework: str, store: str, figures: TurnFigures) -> None:
+    text = f"{store} {figures.default * 1000:.1f} ms, ours {figures.ours * 1000:.1f} ms, ratio {figures.ratio:.2f}"
+    if figures.flush_ratio is not None:
+        text += f", with flush {figures.flush_ratio:.2f}, of processor time {figures.processor_ratio:.2f}"
+    print(f"  {framework:20} {text}{'' if figures.ratio <= AIM else '  MISSED'}", flush=True)
 
 
 def main() -> None:
@@ -184,11 +224,11 @@ def main() -> None:
     turns = parser.parse_known_args()[0].turns
     print(f"A turn with the adapters, after up to {turns} turns (aim: at most {AIM} times)")
     for row in ROWS:
-        report(row.framework, row.default, *asyncio.run(measure(row, turns)))
+        report(row.framework, row.default, asyncio.run(measure(row, turns)))
     if shutil.which("unshare") is None:
         print("  Claude Agent SDK     not measured: unshare was not found")
     else:
-        report("Claude Agent SDK", "InMemorySessionStore", *measure_claude(min(turns, CLAUDE_TURNS)))
+        report("Claude Agent SDK", "InMemorySessionStore", measure_claude(min(turns, CLAUDE_TURNS)))
 
 
 if __name__ == "__main__":
