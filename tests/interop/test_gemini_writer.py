@@ -9,7 +9,8 @@ import pytest
 from sessiontree.core.context import build_context
 from sessiontree.export.snapshot import Snapshot, read_snapshot
 from sessiontree.interop import gemini_cli
-from sessiontree.interop.base import MemoryFile, ResumableSession, ResumeRequest
+from sessiontree.interop.base import MemoryFile
+from sessiontree.interop.resume import ResumableSession, ResumeRequest
 from tests.interop.conformance import FIXTURES, describe_context, list_fixtures, load_expected, read_one
 from tests.interop.resuming import build_snapshot, strip
 

@@ -180,7 +180,7 @@ def test_an_unknown_program_is_an_error() -> None:
 
 
 def test_a_value_is_added_to_a_json_file_once(tmp_path: Path) -> None:
-    from sessiontree.interop.base import JsonEntry
+    from sessiontree.interop.resume import JsonEntry
 
     add = foreign_continue._add_json_entry  # pyright: ignore[reportPrivateUsage]
     path = tmp_path / "program/projects.json"

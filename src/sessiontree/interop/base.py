@@ -1,4 +1,4 @@
-"""What every foreign format implements, and what it is given: files, the builder of session lines, requests to write.
+"""What every foreign format implements, and what it is given: files, and the builder of session lines.
 
 A format reads a `ForeignFile` and yields a `Conversation` for each conversation in it, built with a
 `ConversationBuilder`. Foreign ids stay entry ids. Input is untrusted: a reader accepts any JSON, reports what it does
@@ -13,15 +13,11 @@ from typing import Any, Protocol, overload
 
 from msgspec import Struct
 
-from sessiontree.core.context import Context
-from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import (
     HEAD_RECORD,
     Body,
     BranchPoint,
     Custom,
-    CustomMessage,
-    Entry,
     EntryId,
     JsonObject,
     Message,
@@ -32,31 +28,18 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.heads import MAIN
 from sessiontree.core.message_input import check_message
-from sessiontree.core.messages import convert_for_model, get_role, is_failed_turn, is_object
+from sessiontree.core.messages import is_object
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.format.codec import STARTING_CALL, read_body, write_entry, write_header
 from sessiontree.format.json_line import LINE_LIMIT, NotJson, read_object
+from sessiontree.interop.resume import ResumableSession, ResumeRequest
 
 HEAD_SIZE = 1 << 16
 """How many bytes at the start of a file `detect` gets."""
 MAX_HEAD_RECORDS = 50
 MAX_REPORTED = 1000
 """How many problems of one conversation are listed; of the rest only the number is."""
-SILENT_TYPES = frozenset(
-    {
-        "custom",
-        "label",
-        "session_info",
-        "usage",
-        "alias",
-        "original",
-        "branch_point",
-        "model_change",
-        "thinking_level_change",
-    }
-)
-"""Types of entries that a model does not see and that do not change the context."""
 ALIAS = "alias"
 """The type of an entry that gives its parent another id."""
 REFUSED_MESSAGE = "refused_message"
@@ -204,55 +187,6 @@ class Conversation(Struct, frozen=True, kw_only=True):
     """The id of the conversation that this one is a branch of, such as that which started a subagent."""
     original: bytes | None = None
     """The conversation as the other program stores it, if a file holds several; otherwise the file is the original."""
-
-
-class ResumeRequest(Struct, frozen=True, kw_only=True):
-    """What `write` turns into a session of another program."""
-
-    context: Context
-    """What the model sees at the place where the conversation continues."""
-    path: Sequence[Entry]
-    """All entries up to that place, oldest first."""
-    id: str
-    """The id of the new session. A format that needs another kind of id derives it from this one."""
-    cwd: str
-    now: int
-    """The current time in milliseconds since the epoch."""
-    title: str | None = None
-    original: bytes | None = None
-    """The file that the session was imported from, if it is of the format to write."""
-    settings: Any = None
-    """The JSON value in the `settings_file` of the format, if there is such a file."""
-
-
-class ResumeFile(Struct, frozen=True, kw_only=True):
-    path: str
-    """Where the program looks for it, relative to its own folder, such as `~/.claude`."""
-    content: bytes
-
-
-class JsonEntry(Struct, frozen=True, kw_only=True):
-    """A value that a JSON file of the program must have, unless it has one there already."""
-
-    path: str
-    """The file, relative to the folder of the program. It is created if it is missing."""
-    keys: tuple[str, ...]
-    value: Any
-
-
-class ResumableSession(Struct, frozen=True, kw_only=True):
-    """A session that another program can resume."""
-
-    id: str
-    files: Sequence[ResumeFile]
-    """The first one holds the conversation."""
-    command: Sequence[str]
-    """The shell command that resumes it, in the folder of the session."""
-    import_command: Sequence[str] = ()
-    """The command that must run first, to which the path of the first file is added."""
-    json_entries: Sequence[JsonEntry] = ()
-    omitted: Sequence[Omission] = ()
-    """The differences that the format forces."""
 
 
 class ListedConversation(Struct, frozen=True, kw_only=True):
@@ -516,42 +450,3 @@ def derive_uuid(*parts: object) -> str:
     """Return a UUID that depends only on these values."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()
     return f"{digest[:8]}-{digest[8:12]}-4{digest[13:16]}-a{digest[17:20]}-{digest[20:32]}"
-
-
-def split_path(
-    path: Sequence[Entry], find: Callable[[EntryId], EntryId | None]
-) -> tuple[EntryId | None, list[Entry] | None]:
-    """Return the last place of a path that the original has, and the messages that were added after it.
-
-    `find` returns the id in the original for an entry, or `None`. The messages are `None` if something else was added
-    that changes the context, such as a compaction.
-    """
-    added: list[Entry] = []
-    for entry in reversed(path):
-        found = find(entry.id)
-        if found is not None:
-            added.reverse()
-            is_plain = all(isinstance(entry.body, Message | CustomMessage) for entry in added)
-            return found, added if is_plain else None
-        if entry.type not in SILENT_TYPES:
-            added.append(entry)
-    return None, None
-
-
-def convert_entries(entries: Iterable[Entry]) -> Iterator[tuple[EntryId, JsonObject]]:
-    """Yield the messages of entries that a model is sent, each with its entry."""
-    for entry in entries:
-        body = entry.body
-        if isinstance(body, CustomMessage):
-            yield entry.id, {"role": "user", "content": body.content}
-        elif isinstance(body, Message) and not is_failed_turn(body.message):
-            message = convert_for_model(body.message)
-            if message is not None:
-                yield entry.id, message
-
-
-def starts_with_summary(context: Context) -> bool:
-    """Return whether the first message of a request is the summary of a compaction."""
-    request = context.build_request()
-    first = next(iter(context.sources), None)
-    return bool(request) and request[0][0] == first and get_role(context.messages[0]) == "compactionSummary"

@@ -10,31 +10,26 @@ import re
 from collections.abc import Iterator
 
 from sessiontree.convert.base import ApiKind, get_api
-from sessiontree.convert.cleanup import CallIds
-from sessiontree.core.conversion_result import Omission
-from sessiontree.core.entries import CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import (
     coerce_string,
-    convert_for_model,
     get_role,
-    is_failed_turn,
-    is_object,
     iter_blocks,
 )
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import set_value
-from sessiontree.interop.base import (
-    MemoryFile,
+from sessiontree.interop.base import MemoryFile, derive_uuid, read_record
+from sessiontree.interop.claude_lines import SessionLines
+from sessiontree.interop.resume import (
     ResumableSession,
     ResumeFile,
     ResumeRequest,
-    derive_uuid,
-    read_record,
+    ResumeWriter,
+    convert_entries,
     split_path,
     starts_with_summary,
 )
-from sessiontree.interop.claude_lines import SessionLines
 
 
 def write_claude_session(request: ResumeRequest) -> ResumableSession:
@@ -107,15 +102,13 @@ def _select_path(data: bytes, lines: SessionLines, anchor: EntryId) -> bytes:
     return b"\n".join(kept)
 
 
-class _LineWriter:
+class _LineWriter(ResumeWriter):
     """Writes messages as lines of a session."""
 
     def __init__(self, request: ResumeRequest) -> None:
-        self.omitted: list[Omission] = []
+        super().__init__(request)
         self.last: str | None = None
         """The uuid of the last line."""
-        self._request = request
-        self._ids = CallIds()
         self._count = 0
 
     def write_context(self) -> Iterator[bytes]:
@@ -132,14 +125,8 @@ class _LineWriter:
     def write_entries(self, entries: list[Entry], parent: EntryId) -> Iterator[bytes]:
         """Yield the lines of entries below a line."""
         self.last = parent
-        for entry in entries:
-            body = entry.body
-            if isinstance(body, CustomMessage):
-                message: JsonObject | None = {"role": "user", "content": body.content}
-            else:
-                message = convert_for_model(body.message) if isinstance(body, Message) else None
-            if message is not None and not is_failed_turn(message):
-                yield from self._write_message(message, entry.id)
+        for source, message in convert_entries(entries):
+            yield from self._write_message(message, source)
 
     def _write_summary(self, message: JsonObject) -> Iterator[bytes]:
         boundary = derive_uuid(self._request.id, "boundary")
@@ -219,15 +206,8 @@ class _LineWriter:
                         thinking = coerce_string(block.get("thinking"))
                         blocks.append({"type": "thinking", "thinking": thinking, "signature": signature})
                 case "toolCall":
-                    stored, arguments = coerce_string(block.get("id")), block.get("arguments")
-                    id = self._ids.assign_id(stored)
-                    if id != stored:
-                        self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
-                    if not is_object(arguments):
-                        self._omit(source, "toolCall.arguments", "the arguments are not an object, so they are in one")
-                        arguments = {"unreadable": arguments}
-                    name = coerce_string(block.get("name"))
-                    blocks.append({"type": "tool_use", "id": id, "name": name, "input": arguments})
+                    call = {"id": self._assign_call_id(block, source), "name": coerce_string(block.get("name"))}
+                    blocks.append({"type": "tool_use", **call, "input": self._read_arguments(block, source)})
                 case _:
                     pass
         return blocks
@@ -269,8 +249,4 @@ class _LineWriter:
         return write_object({**record, "sessionId": self._request.id})
 
     def _format_time(self, message: JsonObject) -> str:
-        moment = message.get("timestamp")
-        return format_timestamp(moment if isinstance(moment, int) else self._request.now)
-
-    def _omit(self, source: EntryId, block: str, reason: str) -> None:
-        self.omitted.append(Omission(block=block, reason=reason, entry=source))
+        return format_timestamp(self._get_time(message))

@@ -11,27 +11,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from sessiontree.convert.base import ApiKind, get_api
-from sessiontree.convert.cleanup import CallIds
-from sessiontree.core.conversion_result import Omission
-from sessiontree.core.entries import CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import (
     coerce_string,
-    convert_for_model,
     get_role,
-    is_failed_turn,
     is_object,
     iter_blocks,
 )
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import get_value, set_value
-from sessiontree.interop.base import (
+from sessiontree.interop.base import get_object, read_json, read_record
+from sessiontree.interop.resume import (
     ResumableSession,
     ResumeFile,
     ResumeRequest,
-    get_object,
-    read_json,
-    read_record,
+    ResumeWriter,
+    convert_entries,
     split_path,
     starts_with_summary,
 )
@@ -69,7 +65,6 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLi
     found, bodies = split_path(request.path, lambda id: id if id in numbers else None)
     if found is None or bodies is None:
         return None
-    bodies = [entry for entry in bodies if not _is_event(entry)]
     anchor = numbers[found]
     following = next((index for index in items if index > anchor), len(lines))
     kept = lines[:following]
@@ -83,11 +78,6 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLi
     return b"".join(line + b"\n" for line in (*kept, *new))
 
 
-def _is_event(entry: Entry) -> bool:
-    """Return whether an entry marks a failed or aborted turn, which Codex notes in an event."""
-    return isinstance(entry.body, Message) and is_failed_turn(entry.body.message)
-
-
 def _replace_thread(line: bytes, payload: JsonObject, id: str) -> bytes:
     """Replace the id of the thread in the first line, and nothing else."""
     inner = get_value(line, "payload")
@@ -99,15 +89,13 @@ def _replace_thread(line: bytes, payload: JsonObject, id: str) -> bytes:
     return set_value(line, "payload", inner)
 
 
-class _RolloutLines:
+class _RolloutLines(ResumeWriter):
     """Writes messages as lines of a rollout."""
 
     def __init__(self, request: ResumeRequest) -> None:
-        self.omitted: list[Omission] = []
+        super().__init__(request)
         self.ordinal: int | None = None
         """The number of the next line, in files that number their lines."""
-        self._request = request
-        self._ids = CallIds()
 
     def write_context(self) -> Iterator[bytes]:
         """Yield the lines of the whole context."""
@@ -130,14 +118,8 @@ class _RolloutLines:
 
     def write_entries(self, entries: list[Entry]) -> Iterator[bytes]:
         """Yield the lines of entries that follow others."""
-        for entry in entries:
-            body = entry.body
-            if isinstance(body, CustomMessage):
-                message: JsonObject | None = {"role": "user", "content": body.content}
-            else:
-                message = convert_for_model(body.message) if isinstance(body, Message) else None
-            if message is not None:
-                yield from self._write_message(message, entry.id)
+        for source, message in convert_entries(entries):
+            yield from self._write_message(message, source)
 
     def _write_summary(self, message: JsonObject) -> bytes:
         text = "".join(coerce_string(block.get("text")) for block in iter_blocks(message.get("content")))
@@ -182,10 +164,8 @@ class _RolloutLines:
                     else:
                         self._omit(source, "thinking", "only reasoning of OpenAI can be sent again")
                 case "toolCall":
-                    stored = coerce_string(block.get("id"))
-                    id = self._ids.assign_id(stored, stored.partition("|")[0])
-                    if id != stored:
-                        self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
+                    wanted = coerce_string(block.get("id")).partition("|")[0]
+                    id = self._assign_call_id(block, source, wanted)
                     arguments = block.get("arguments")
                     yield {
                         "type": "function_call",
@@ -228,8 +208,4 @@ class _RolloutLines:
         return write_object({**record, "type": kind, "payload": payload})
 
     def _format_time(self, message: JsonObject) -> str:
-        moment = message.get("timestamp")
-        return format_timestamp(moment if isinstance(moment, int) else self._request.now)
-
-    def _omit(self, source: EntryId, block: str, reason: str) -> None:
-        self.omitted.append(Omission(block=block, reason=reason, entry=source))
+        return format_timestamp(self._get_time(message))

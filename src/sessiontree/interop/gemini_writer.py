@@ -12,25 +12,22 @@ import posixpath
 import re
 from collections.abc import Iterable
 
-from sessiontree.convert.cleanup import CallIds
-from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.messages import coerce_string, extract_text, get_role, is_list, is_object, iter_blocks
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import get_value, set_value
-from sessiontree.interop.base import (
+from sessiontree.interop.base import derive_uuid, get_object, read_record
+from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
+from sessiontree.interop.resume import (
     JsonEntry,
     ResumableSession,
     ResumeFile,
     ResumeRequest,
+    ResumeWriter,
     convert_entries,
-    derive_uuid,
-    get_object,
-    read_record,
     split_path,
 )
-from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
 
 PROJECTS = "projects.json"
 """The file that maps working folders to the names of their folders."""
@@ -152,14 +149,12 @@ class _OriginalChat:
         return lines
 
 
-class _ChatWriter:
+class _ChatWriter(ResumeWriter):
     """Writes messages as lines of a chat."""
 
     def __init__(self, request: ResumeRequest, id: str) -> None:
+        super().__init__(request)
         self.id = id
-        self.omitted: list[Omission] = []
-        self._request = request
-        self._ids = CallIds()
         self._count = 0
 
     def write_context(self) -> list[bytes]:
@@ -204,8 +199,7 @@ class _ChatWriter:
         return [write_object(record) for record in records]
 
     def _start_record(self, message: JsonObject, kind: str) -> JsonObject:
-        moment = message.get("timestamp")
-        time = format_timestamp(moment if isinstance(moment, int) else self._request.now)
+        time = format_timestamp(self._get_time(message))
         self._count += 1
         return {"id": derive_uuid(self.id, self._count), "timestamp": time, "type": kind}
 
@@ -231,18 +225,9 @@ class _ChatWriter:
         return {**record, **({"toolCalls": list(calls.values())} if calls else {})}, calls
 
     def _build_call(self, block: JsonObject, source: EntryId, time: str) -> JsonObject:
-        stored, arguments = coerce_string(block.get("id")), block.get("arguments")
-        id = self._ids.assign_id(stored)
-        if id != stored:
-            self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
-        if not is_object(arguments):
-            self._omit(source, "toolCall.arguments", "the arguments are not an object, so they are in one")
-            arguments = {"unreadable": arguments}
+        id, arguments = self._assign_call_id(block, source), self._read_arguments(block, source)
         name = coerce_string(block.get("name"))
         return {"id": id, "name": name, "args": arguments, "status": "cancelled", "timestamp": time, "result": []}
-
-    def _omit(self, source: EntryId, block: str, reason: str) -> None:
-        self.omitted.append(Omission(block=block, reason=reason, entry=source))
 
 
 def _build_response(call: JsonObject, message: JsonObject) -> JsonObject:

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from sessiontree.convert.base import build_data_url
-from sessiontree.convert.cleanup import CallIds
 from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.messages import (
@@ -25,13 +24,13 @@ from sessiontree.core.messages import (
     is_object,
     iter_blocks,
 )
-from sessiontree.interop.base import (
+from sessiontree.interop.base import get_object, read_json
+from sessiontree.interop.resume import (
     ResumableSession,
     ResumeFile,
     ResumeRequest,
+    ResumeWriter,
     convert_entries,
-    get_object,
-    read_json,
     split_path,
     starts_with_summary,
 )
@@ -122,12 +121,11 @@ def _select_messages(
     return get_object(document, "info"), kept
 
 
-class _ExportWriter:
+class _ExportWriter(ResumeWriter):
     """Builds the messages of an export, with ids that grow."""
 
     def __init__(self, request: ResumeRequest) -> None:
-        self.omitted: list[Omission] = []
-        self._request = request
+        super().__init__(request)
         digest = hashlib.sha256(request.id.encode("utf-8", "surrogatepass")).digest()
         self._suffix = "".join(_LETTERS[byte % len(_LETTERS)] for byte in digest[:14])
         size = 16 + sum(2 + len(list(iter_blocks(message.get("content")))) for message in request.context.messages)
@@ -137,7 +135,6 @@ class _ExportWriter:
         self._messages: list[JsonObject] = []
         self._prompt = ""
         """The last user message."""
-        self._ids = CallIds()
         self._calls: dict[str, JsonObject] = {}
         """The parts of calls that wait for their result, by id."""
         self._model: JsonObject = {"providerID": "unknown", "modelID": "unknown"}
@@ -294,13 +291,7 @@ class _ExportWriter:
                 self._calls[part["callID"]] = part
 
     def _build_call(self, block: JsonObject, source: EntryId, time: int) -> JsonObject:
-        stored, arguments = coerce_string(block.get("id")), block.get("arguments")
-        id = self._ids.assign_id(stored)
-        if id != stored:
-            self._omit(source, "toolCall.id", f"the id {stored[:80]!r} was replaced by {id!r}")
-        if not is_object(arguments):
-            self._omit(source, "toolCall.arguments", "the arguments are not an object, so they are in one")
-            arguments = {"unreadable": arguments}
+        id, arguments = self._assign_call_id(block, source), self._read_arguments(block, source)
         state = {"status": "running", "input": arguments, "time": {"start": time}}
         return {"type": "tool", "tool": coerce_string(block.get("name")), "callID": id, "state": state}
 
@@ -324,13 +315,6 @@ class _ExportWriter:
             self._omit(source, "image", "opencode sends images of a result in a separate message")
             names = {"sessionID": self.id, "messageID": part["messageID"]}
             state["attachments"] = [{**_build_file(image), "id": self._make_id("prt"), **names} for image in images]
-
-    def _get_time(self, message: JsonObject) -> int:
-        moment = message.get("timestamp")
-        return moment if isinstance(moment, int) else self._request.now
-
-    def _omit(self, source: EntryId, block: str, reason: str) -> None:
-        self.omitted.append(Omission(block=block, reason=reason, entry=source))
 
 
 def _get_model(message: JsonObject) -> JsonObject:

@@ -16,9 +16,10 @@ from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import EntryId, Original
 from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.interop.base import ForeignFormat, JsonEntry, ResumableSession, ResumeRequest, read_json
+from sessiontree.interop.base import ForeignFormat, read_json
 from sessiontree.interop.formats import find_format, list_written_formats
 from sessiontree.interop.originals import read_originals
+from sessiontree.interop.resume import JsonEntry, ResumableSession, ResumeRequest
 from sessiontree.library import catalog
 from sessiontree.library.folder_repository import encode_folder_name, get_sources
 from sessiontree.library.foreign_files import ForeignStore, split_conversation
