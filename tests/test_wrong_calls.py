@@ -146,6 +146,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: st.Agent(3, script()),
         "an agent works on a session or a branch, not on 3 (int)",
     ),
+    "a message as the answer of a scripted model": (
+        lambda s: st.ScriptedModel([st.assistant("hi")]),
+        "an answer of a script is a text, an st.ToolCall, a list of these or a function, not Message(",
+    ),
+    "a handler in place of the context of hooks": (
+        lambda s: st.Hooks(print),
+        "hooks take an st.HookContext, not <built-in function print>; add handlers with hooks.on(…)",
+    ),
     "an unknown model": (
         lambda s: st.Agent(s.head, "x"),
         "provider 'x' not found; use provider:model; providers: ",

@@ -99,6 +99,10 @@ def test_a_message_in_our_form_is_accepted_as_it_is(message):
             {"role": "assistant", "content": [CALL]},
         ),
         (
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"a":' * 300 + "1" + "}" * 300}]},
+            {"role": "assistant", "content": [{**CALL, "arguments": '{"a":' * 300 + "1" + "}" * 300}]},
+        ),
+        (
             {"role": "assistant", "content": [{**CALL, "arguments": '{"path"'}]},
             {"role": "assistant", "content": [{**CALL, "arguments": '{"path"'}]},
         ),

@@ -48,6 +48,8 @@ USAGE_NAMES = {
 _IGNORED_USAGE = frozenset({"prompt_tokens_details", "completion_tokens_details", "server_tool_use", "service_tier"})
 _COUNTS = ("input", "output", "cacheRead", "cacheWrite", "totalTokens")
 _OWN_USAGE = frozenset({*_COUNTS, "cost"})
+MAX_BRACKETS = 200
+"""Arguments of a tool call with more opening brackets stay text: they may be nested too deeply for a line."""
 _DATA_URL = r"(?s)data:(image/[\w.+-]+);base64,(.*)"
 
 USAGE_FORM = '{"input": 10, "output": 5, "cost": 0.01}'
@@ -285,13 +287,12 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
         _refuse(f"blocks of type {_show(kind)} are not sent to models", role)
     if not _is_whole(block):
         _refuse(f"a block of type {_show(kind)} lacks its {_list_fields(str(kind))}", role)
-    if (
-        isinstance(written := block.get("arguments"), str)
-        and written
-        and is_object(arguments := _parse_arguments(written))
-    ):
-        return {**block, "arguments": arguments}  # otherwise kept: a model may have written no JSON
-    return block
+    written = block.get("arguments")
+    if isinstance(written, str) and written and written.count("{") + written.count("[") < MAX_BRACKETS:
+        arguments = _parse_arguments(written)
+        if is_object(arguments):
+            return {**block, "arguments": arguments}
+    return block  # a model may have written no JSON, and the agent keeps JSON as text that is too deep for a line
 
 
 def _parse_arguments(text: str) -> object:

@@ -22,7 +22,7 @@ from msgspec import UNSET
 
 from sessiontree.core.entries import Entry, JsonObject
 from sessiontree.core.messages import ToolCall
-from sessiontree.errors import NotFound
+from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import (
     EVENT_ALIASES,
     EVENT_NAMES,
@@ -94,6 +94,8 @@ class _HandlerFailure:
 
 class Hooks:
     def __init__(self, context: HookContext | None = None) -> None:
+        if context is not None and not isinstance(context, HookContext):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidOperation(f"hooks take an st.HookContext, not {context!r:.80}; add handlers with hooks.on(…)")
         self.context = HookContext() if context is None else context
         self._handlers: dict[type[Event], list[_Registration]] = {}
         self._tools: list[_Registration] = []

@@ -20,6 +20,7 @@ from msgspec import Struct
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.message_views import Thinking, ToolCall
 from sessiontree.core.messages import CHARACTERS_PER_TOKEN, complete_usage, estimate_tokens
+from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import (
     Finished,
     ModelError,
@@ -64,11 +65,12 @@ INFO = ModelInfo(provider="scripted", model="scripted", api="scripted", images=T
 
 class ScriptedModel:
     def __init__(self, answers: Iterable[Script] = (), *, info: ModelInfo = INFO) -> None:
-        """Create a model with these answers; a string is one answer."""
+        """Create a model with these answers; a string is one answer. Raises `InvalidOperation` for other values."""
         self.requests: list[Request] = []
         """All requests, oldest first."""
-        self._answers: list[Script] = [answers] if isinstance(answers, str) else list(answers)
+        self._answers: list[Script] = []
         self._info = info
+        self.add(*([answers] if isinstance(answers, str) else answers))
 
     @property
     def info(self) -> ModelInfo:
@@ -76,6 +78,8 @@ class ScriptedModel:
 
     def add(self, *answers: Script) -> None:
         """Append answers to the script."""
+        for answer in answers:
+            _check_answer(answer)
         self._answers.extend(answers)
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
@@ -109,6 +113,18 @@ class ScriptedModel:
             return answer
         result = answer(request)
         return await result if inspect.isawaitable(result) else result
+
+
+def _check_answer(answer: Script) -> None:
+    """Refuse an answer that no request could be given. Callers may not check types."""
+    if callable(answer) or isinstance(answer, ScriptPart):
+        return
+    parts: Sequence[object] = answer if isinstance(answer, list | tuple) else (answer,)
+    for part in parts:
+        if not isinstance(part, ScriptPart):
+            raise InvalidOperation(
+                f"an answer of a script is a text, an st.ToolCall, a list of these or a function, not {part!r:.80}"
+            )
 
 
 def _list_parts(answer: ScriptedAnswer) -> Sequence[ScriptPart]:
