@@ -394,7 +394,7 @@ async def test_a_dragged_image_becomes_a_mention_and_other_paths_stay_text(
     image.write_bytes(b"\x89PNG")
     notes.write_text("x")
     async with running() as app:
-        for pasted in (str(image).replace(" ", "\\ "), f"'{image}' ", f'"{image}"'):
+        for pasted in (str(image).replace(" ", "\\ "), f"'{image}' ", f'"{image}"', f"{image}\n", image.as_uri()):
             app.editor.post_message(events.Paste(pasted))
             await app.wait_until(lambda: app.editor.text == f'@"{image}" ')
             app.editor.clear_text()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
@@ -167,12 +168,12 @@ def find_mentions(text: str) -> list[str]:
 
 def find_pasted_image(text: str) -> str | None:
     """Return the path of an image file that was pasted or dragged into the terminal; `None` for any other text."""
-    try:
-        words = shlex.split(text.removeprefix("file://"))  # terminals quote or escape spaces
-    except ValueError:
-        return None
-    path = words[0] if len(words) == 1 else ""
-    return path if path.lower().endswith(IMAGE_ENDINGS) and os.path.isabs(path) and os.path.isfile(path) else None
+    candidates = [unquote(text.removeprefix("file://")) if text.startswith("file://") else text]
+    with suppress(ValueError):
+        words = shlex.split(text)  # many terminals quote or escape blanks
+        candidates += words if len(words) == 1 else []
+    images = (path for path in candidates if path.lower().endswith(IMAGE_ENDINGS) and os.path.isabs(path))
+    return next((path for path in images if "\0" not in path and os.path.isfile(path)), None)
 
 
 def save_clipboard_image() -> str | None:
