@@ -110,9 +110,21 @@ async def test_one_or_all_of_several_branches_can_be_chosen(running: Running, wa
     ways.create_branch("list", at="main", current=False)
     async with running(session=ways, size=(160, 30)) as app:
         await app.submit("/compare")
-        assert await app.wait_for_text("Compare main with which branch?", "all branches: main, dict, list")
+        assert await app.wait_for_text("Compare main with which branch?", "All of them")
         await app.press("up", "enter")
         assert await app.wait_for_text("main, dict, list · ", "25 ms", "branch list")
+
+
+async def test_leaves_without_a_branch_are_offered_with_their_texts(running: Running, ways: Session) -> None:
+    here = ways.tree[ways.heads.leaf or ""].id
+    for text in ("A first try.", "A second try."):
+        ways.append(st.assistant(text))
+        ways.move(here)
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/compare")
+        await app.wait_for_text("assistant: A first try.", "assistant: A second try.")
+        await app.press(*"second", "enter")
+        assert "A first try." not in await app.wait_for_text("(no entries)", "A second try.")
 
 
 async def test_compare_fails_without_another_branch(running: Running) -> None:

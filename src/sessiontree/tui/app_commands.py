@@ -18,7 +18,6 @@ from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.library.other_processes import is_session_open
 from sessiontree.model.providers import PROVIDERS
 from sessiontree.session import Branch, Session
-from sessiontree.session.branch import UnnamedLeaf
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import format_id, make_excerpt
 from sessiontree.slash_commands.host import FilesAnswer
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
 """Shows a question above the tree and returns the entry that the user chooses."""
 MERGE_ENTRY = "Choose an entry in the tree…"
+COMPARE_ALL = "All of them"
 SHOW_RULES = "Show the rules that apply"
 PERMISSION_MODE_HELP: dict[PermissionMode, str] = {
     "read-only": "refuse every edit and command",
@@ -148,7 +148,7 @@ async def _choose_merge_source(controller: SessionController, choose_entry: Choo
     """Let the user choose another branch, a leaf without one, or any entry of the tree."""
     session = controller.session
     shown = {name: name for name in complete_branches(controller, "") if name != controller.branch.name}
-    shown |= {_describe_leaf(found): found.leaf for found in session.unnamed_leaves}
+    shown |= _list_unnamed_leaves(session)
     if not shown:
         return await choose_entry("Merge which entry?")
     chosen = await controller.ui.select("Merge which branch?", [*shown, MERGE_ENTRY])
@@ -159,21 +159,24 @@ async def _choose_branches_to_compare(controller: SessionController) -> str | No
     """Return a command that compares this branch with another one, or with all. Ask only if there are several."""
     own = controller.branch.name
     places = {name: name for name in complete_branches(controller, "") if name != own}
-    places |= {_describe_leaf(found): found.leaf for found in controller.session.unnamed_leaves}
+    places |= _list_unnamed_leaves(controller.session)
     if not places:
         raise InvalidOperation("no other branch to compare with; create one with /branch-here")
     shown = list(places)
-    everything = f"all branches: {', '.join([own, *shown])}"
-    options = [*shown, everything] if len(shown) > 1 else []
+    options = [*shown, COMPARE_ALL] if len(shown) > 1 else []
     chosen = await controller.ui.select(f"Compare {own} with which branch?", options) if options else shown[0]
     if chosen is None:
         return None
-    names = [own, *places.values()] if chosen == everything else [own, places[chosen]]
+    names = [own, *places.values()] if chosen == COMPARE_ALL else [own, places[chosen]]
     return f"/compare {' '.join(map(quote_word, names))}"
 
 
-def _describe_leaf(found: UnnamedLeaf) -> str:
-    return f"({found.suggested_name})  a leaf without a branch"
+def _list_unnamed_leaves(session: Session) -> dict[str, str]:
+    """Return the leaves without a branch by what the user sees: a free name in parentheses, and the last text."""
+    return {
+        f"({found.suggested_name})  {make_excerpt(format_entry_row(session.tree[found.leaf]), 60)}": found.leaf
+        for found in session.unnamed_leaves
+    }
 
 
 def _format_command(command: Command, argument: str | None) -> str | None:
