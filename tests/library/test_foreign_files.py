@@ -446,3 +446,11 @@ def test_a_file_of_an_archive_is_not_read_beyond_the_limit(archive: Path, monkey
 
     with pytest.raises(FormatError, match=r"conversations-000\.json is longer than"):
         st.open(archive)
+
+
+def test_a_compaction_of_codex_says_how_many_tokens_it_replaced() -> None:
+    session = st.open(next((FIXTURES / "codex/compact/sessions").rglob("*.jsonl")))
+
+    [compaction] = [entry.body for entry in session.tree if isinstance(entry.body, st.Compaction)]
+
+    assert compaction.tokens_before == 5627  # the request for the summary

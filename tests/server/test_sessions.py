@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +365,35 @@ async def test_sessions_of_other_programs_are_listed_and_read_but_not_changed(
     assert [answer.status_code for answer in refused] == [409, 409, 409], [answer.text for answer in refused]
     assert forked.status_code == 201
     assert {path: path.read_bytes() for path in claude_file.parent.rglob("*") if path.is_file()} == before
+
+
+async def test_sessions_in_the_database_of_another_program_are_read_but_not_changed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
+    (home / ".sessiontree/config.toml").write_text('[sources]\nshow = ["opencode"]\n')
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    database = tmp_path / "opencode/opencode.db"
+    database.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript((FIXTURES / "opencode/subagent/opencode.db.sql").read_text())
+    before = database.read_bytes()
+
+    [listed] = (await client.get("/api/sessions")).json()["sessions"]
+    url = f"/api/sessions/{listed['id']}"
+    info = (await client.get(url)).json()
+    tree = (await client.get(f"{url}/tree")).json()
+    found = (await client.get("/api/search", params={"q": "helper"})).json()
+    refused = [
+        await client.post(f"{url}/label", json={"entry": "HEAD", "label": "good"}),
+        await client.post(f"{url}/archive", json={"archived": True}),
+    ]
+
+    assert (listed["source"], listed["name"], info["origin"]) == ("opencode", "With a helper", "opencode 1.18.33")
+    assert "agent-general" in json.dumps(tree)
+    assert {hit["session"] for hit in found["hits"]} == {listed["id"]}
+    assert [answer.status_code for answer in refused] == [409, 409], [answer.text for answer in refused]
+    assert database.read_bytes() == before
 
 
 async def test_an_import_is_listed_and_found_instead_of_its_original(

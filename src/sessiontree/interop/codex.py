@@ -492,7 +492,9 @@ class _RolloutWriter:
         self._end_answer()
         summary = coerce_string(item.payload.get("message"))
         id = self._get_id(item)
-        self._add(Compaction(summary=summary, first_kept=id, usage=self._summary_usage), item)
+        usage = self._summary_usage or {}
+        tokens = sum(count(usage.get(name)) for name in ("input", "cacheRead", "cacheWrite"))
+        self._add(Compaction(summary=summary, first_kept=id, tokens_before=tokens, usage=self._summary_usage), item)
         self._summary_usage, self._is_summary_next = None, False
         # The summary comes last here. A compaction would put it first, so its place is taken by the messages below.
         self._add(ContextEdit(target=id), item, id=f"{id}-edit")

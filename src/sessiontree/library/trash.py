@@ -161,18 +161,19 @@ def find_in_trash(session: str, pick: Callable[[str, Sequence[SessionFile]], str
 def check_own_session(file: str, own_folders: Iterable[str], foreign: Mapping[str, str], open_store: OpenStore) -> None:
     """Check that a file may be archived or deleted: a regular file, a session, and not another program's.
 
-    `foreign` are the folders of other programs, by name. Raises `StoreError` or `ReadOnly`.
+    `foreign` are the folders and databases of other programs, by name. Raises `StoreError` or `ReadOnly`.
     """
+    real = os.path.realpath(file)
+    for name, root in foreign.items():
+        owner = os.path.realpath(root)
+        if real == owner or real.startswith((os.path.join(owner, ""), f"{owner}#")):
+            raise ReadOnly(file, f"it belongs to {name}")
     try:
         mode = os.lstat(file).st_mode
     except OSError as error:
         raise _build_store_error(file, error) from error
     if not stat.S_ISREG(mode):
         raise StoreError(file, "not a regular file")
-    real = os.path.realpath(file)
-    for name, root in foreign.items():
-        if real == os.path.realpath(root) or real.startswith(os.path.join(os.path.realpath(root), "")):
-            raise ReadOnly(file, f"it belongs to {name}")
     is_ours = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in own_folders)
     if not is_ours or not file.endswith(SESSION_SUFFIX):
         Session(open_store(file), read_only="it was opened for reading")  # raises for a file that is not a session
