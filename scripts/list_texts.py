@@ -1,7 +1,7 @@
 """List the texts that a front end shows, so that they can be read one after the other.
 
-`python scripts/list_texts.py app` lists those of the terminal app, `page` those of the dashboard. Values are shown as
-`{}`. A few strings that are not shown, such as names of headers, are in the list too.
+`python scripts/list_texts.py app` lists those of the terminal app and its commands, `page` those of the dashboard and
+its server. Values are shown as `{}`. A few strings that are not shown, such as names of headers, are in the list too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src" / "sessiontree"
-FRONT_ENDS = {"app": ("tui", "*.py"), "page": ("server/static/js", "*.js")}
+FRONT_ENDS = {
+    "app": (("tui", "*.py"), ("slash_commands", "*.py")),
+    "page": (("server/static/js", "*.js"), ("server", "*.py")),
+}
 
 JS_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", re.DOTALL)
 JS_STRING = re.compile(r'(?<!class=)(?<!kind=)"((?:[^"\\\n]|\\.)*)"|`([^`<>\n]*)`|>([^<>`="]+)<')
@@ -57,8 +60,9 @@ def is_text(text: str) -> bool:
 
 
 def list_texts(front_end: str) -> Iterator[str]:
-    folder, pattern = FRONT_ENDS[front_end]
-    for path in sorted((SOURCES / folder).rglob(pattern)):
+    for path in (
+        path for folder, pattern in FRONT_ENDS[front_end] for path in sorted((SOURCES / folder).rglob(pattern))
+    ):
         list_strings = list_python_texts if path.suffix == ".py" else list_javascript_texts
         found = ((line, " ".join(text.split())) for line, text in list_strings(path.read_text()))
         for line, text in sorted({(line, text) for line, text in found if is_text(text)}):
@@ -66,4 +70,6 @@ def list_texts(front_end: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] not in ([name] for name in FRONT_ENDS):
+        sys.exit(f"usage: list_texts.py {'|'.join(FRONT_ENDS)}")
     sys.stdout.writelines(f"{text}\n" for text in list_texts(sys.argv[1]))

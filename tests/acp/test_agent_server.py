@@ -175,7 +175,7 @@ async def test_edits_ask_with_a_diff_and_each_answer_has_its_effect(server: Fake
         diff = {"type": "diff", "path": str(here / "a.txt"), "oldText": "two", "newText": "TWO"}
         shown_diff, detail = question["toolCall"]["content"]
         assert shown_diff == diff
-        assert detail["content"]["text"] == "```\npath: a.txt\nold_text: two\nnew_text: TWO\n```"
+        assert detail["content"]["text"] == "```\npath: a.txt\n- two\n+ TWO\n```"
         assert [option["kind"] for option in question["options"]] == [
             "allow_once", "allow_always", "allow_always", "reject_once",
         ]  # fmt: skip

@@ -97,6 +97,25 @@ async def test_the_answer_once_allows_one_call(session: Session, project: Path) 
     assert list_denied(events) == ["bash: touch a"]
 
 
+async def test_the_question_shows_a_replacement_as_a_diff(session: Session, project: Path) -> None:
+    person = Person("no", "no")
+    replaced = {"path": "a.py", "old_text": "one\ntwo", "new_text": "three"}
+    written = {"path": "a.py", "content": "one\ntwo"}
+
+    await run(
+        session,
+        project,
+        Permissions(asker=person),
+        build_bash_call("edit", replaced),
+        build_bash_call("write", written, "c2"),
+    )
+
+    assert [question.detail for question in person.asked] == [
+        "path: a.py\n- one\n- two\n+ three",
+        "path: a.py\ncontent:\none\ntwo",
+    ]
+
+
 async def test_an_answer_for_the_session_covers_only_the_same_call(session: Session, project: Path) -> None:
     person = Person("session", "no")
     permissions = Permissions(asker=person)

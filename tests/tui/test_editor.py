@@ -10,6 +10,7 @@ from textual import events
 import sessiontree as st
 from sessiontree.model.scripted import Delay
 from sessiontree.tui.services.input import DraftFile, EditorDraft, find_mentions, rank_paths
+from sessiontree.tui.services.terminal import send_to_clipboard
 
 from .conftest import Running
 
@@ -429,6 +430,54 @@ async def test_without_an_image_ctrl_v_pastes_what_was_copied(
         app.app.copy_to_clipboard("copied")
         await app.press("ctrl+v")
         await app.wait_until(lambda: app.editor.text == "copied")
+
+
+@pytest.mark.parametrize(
+    ("command", "connection", "reason"),
+    [
+        (None, None, "install wl-paste, xclip or pngpaste"),
+        ("wl-paste", None, "No image on the clipboard"),
+        ("wl-paste", "10.0.0.2 50000 10.0.0.1 22", "cannot be read over ssh"),
+    ],
+)
+async def test_ctrl_v_says_why_there_is_nothing_to_paste(
+    running: Running,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str | None,
+    connection: str | None,
+    reason: str,
+) -> None:
+    for name in ("SSH_TTY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    if command:
+        (tmp_path / command).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / command).chmod(0o755)
+    if connection:
+        monkeypatch.setenv("SSH_CONNECTION", connection)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with running() as app:
+        await app.press("ctrl+v")
+        await app.wait_until(lambda: any(reason in shown.message for shown in app.app._notifications))
+        assert app.editor.text == ""
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("TMUX", "; tmux passes it on with `set -g set-clipboard on`"),
+        ("SSH_TTY", "; it must allow this over ssh"),
+        ("LANG", ""),
+    ],
+)
+async def test_copying_says_what_the_terminal_must_allow(
+    running: Running, monkeypatch: pytest.MonkeyPatch, variable: str, hint: str
+) -> None:
+    for name in ("TMUX", "SSH_TTY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
+    async with running() as app:
+        assert send_to_clipboard(app.app, "words") == f"Sent 5 characters to the terminal's clipboard{hint}"
 
 
 async def test_folders_are_completed_too(running: Running, project: Path) -> None:

@@ -36,6 +36,8 @@ from sessiontree.errors import SessionTreeError
 Scope: TypeAlias = Literal["once", "session", "always", "no"]
 SCOPES: tuple[Scope, ...] = ("once", "session", "always", "no")
 
+REPLACEMENT = {"old_text": "-", "new_text": "+"}
+"""Arguments for a text and its replacement, with the sign of their lines."""
 MAX_TITLE_CHARS = 200
 """Longer commands and paths are cut off in titles."""
 
@@ -317,11 +319,15 @@ def _format_title(about: PermissionCall) -> str:
 
 
 def _format_detail(about: PermissionCall, call: ToolCall) -> str:
-    """Format all arguments; a text of several lines starts on a new line."""
+    """Format all arguments; a text of several lines starts on a new line, and a replacement is a diff."""
     if about.command is not None and len(call.arguments) == 1:
         return about.command
+    is_replacement = all(isinstance(call.arguments.get(name), str) for name in REPLACEMENT)
     lines: list[str] = []
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else repr(value)
-        lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
+        if is_replacement and name in REPLACEMENT:
+            lines += [f"{REPLACEMENT[name]} {line}" for line in text.split("\n")]
+        else:
+            lines.append(f"{name}:\n{text}" if "\n" in text else f"{name}: {text}")
     return "\n".join(lines)

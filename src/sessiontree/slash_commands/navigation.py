@@ -385,7 +385,7 @@ COMMANDS = (
     Command(name="clear", help="Start over with an empty context; nothing is deleted", run=_run_clear),
     Command(
         name="branch-here",
-        help="Create a branch here or at a place, with your summary or the model's of what it lacks, and switch to it",
+        help="Create a branch here or at a place and switch to it, optionally with a summary of what it leaves out",
         run=_run_branch_here,
         arguments=(
             Argument(name="NAME"),

@@ -25,6 +25,7 @@ from sessiontree.session import Session
 from sessiontree.slash_commands.registry import is_prompt_line
 from sessiontree.store.file_operations import make_private_directory, open_private
 from sessiontree.store.lock import lock_file
+from sessiontree.tui.services.terminal import is_over_ssh
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
@@ -190,6 +191,15 @@ def save_clipboard_image() -> str | None:
                 _write_private_file(path, found.stdout)
                 return path
     return None
+
+
+def explain_missing_image() -> str:
+    """Say why there is no image to paste."""
+    if is_over_ssh():
+        return "No image: the clipboard cannot be read over ssh. Type @ and the path of an image."
+    if not any(shutil.which(command[0]) for command in CLIPBOARD_COMMANDS):
+        return "No image: install wl-paste, xclip or pngpaste, or type @ and the path of an image."
+    return "No image on the clipboard"
 
 
 def format_mention(path: str) -> str:

@@ -109,7 +109,13 @@ def send_to_clipboard(app: App[Any], text: str) -> str:
         return NOTHING_TO_COPY
     app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
     sent = f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"
-    return f"{sent}; tmux passes it on with `set -g set-clipboard on`" if os.environ.get("TMUX") else sent
+    if os.environ.get("TMUX"):
+        return f"{sent}; tmux passes it on with `set -g set-clipboard on`"
+    return f"{sent}; it must allow this over ssh" if is_over_ssh() else sent
+
+
+def is_over_ssh() -> bool:
+    return bool(os.environ.get("SSH_TTY") or os.environ.get("SSH_CONNECTION"))
 
 
 EDITOR_WORKERS = "external-editor"

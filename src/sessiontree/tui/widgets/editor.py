@@ -32,6 +32,7 @@ from sessiontree.tui.services.input import (
     EditorDraft,
     HistoryItem,
     Suggestions,
+    explain_missing_image,
     find_pasted_image,
     format_mention,
     save_clipboard_image,
@@ -255,8 +256,10 @@ class Editor(TextArea):
         image = await asyncio.to_thread(save_clipboard_image)
         if image is not None:
             self.insert(format_mention(image))
-        else:
+        elif self.app.clipboard:
             self.action_paste()
+        else:
+            self.notify(explain_missing_image(), timeout=5)
 
     def _add_paste(self, text: str) -> str:
         """Store a text as a paste and return its placeholder."""

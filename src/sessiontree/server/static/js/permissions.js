@@ -36,7 +36,7 @@ class PermissionCard extends Component {
       <p role="status"><b>Allow ${question.tool}?</b> <span class="fact">${question.why}</span></p>
       <pre class="block">${question.detail}</pre>
       ${question.cut && html`<p class="hint">Truncated. The tool call above shows the full text.</p>`}
-      ${question.rule && scopes.length > 1 && html`<p class="hint">Allowing it for the session or always adds this rule: <code>${question.rule}</code></p>`}
+      ${question.rule && scopes.length > 1 && html`<p class="hint">“Allow for this session” and “Always allow in this folder” add this rule: <code>${question.rule}</code></p>`}
       <${Notice} text=${error} kind="wrong" />
       ${allowed
         ? html`<div class="row">

@@ -79,7 +79,7 @@ export class Sessions extends Component {
       <${Notice} text=${error} kind="wrong" />
       <${Notice} text=${unread > 0 && `${pluralize(unread, "session")} could not be read.`} />
       ${sessions === null && html`<${Empty}>Loading…<//>`}
-      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? `No matches for “${query}”. Try fewer words.` : archived ? "No archived sessions. Archive in a session puts it here." : none}<//>`}
+      ${sessions?.length === 0 && !hits.length && !error && html`<${Empty}>${query ? `No matches for “${query}”. Try fewer words.` : archived ? "No archived sessions. To archive a session, open it and choose Archive." : none}<//>`}
       ${sessions?.length > 0 && html`<ul class="list">${sessions.map((session) => html`<${SessionItem} key=${session.id} session=${session} />`)}</ul>`}
       ${next && html`<p class="row"><${Button} label="Load more" onClick=${() => this.load(true)} /></p>`}
       ${hits.length > 0 && html`<h2>Matches in messages</h2>
