@@ -22,6 +22,7 @@ from sessiontree.files.private_folder import (
     create_private_folder,
     find_folder_of_path,
     find_private_folder,
+    get_folders_root,
     list_private_folders,
     open_private_folder,
     remove_private_folder,
@@ -29,6 +30,7 @@ from sessiontree.files.private_folder import (
 )
 from sessiontree.home import get_home
 from tests.files.conftest import Workspace, read_folder
+from tests.reliability.harness import suspend_lock_holder
 
 SETTINGS = FileSettings()
 
@@ -144,6 +146,42 @@ def test_a_branch_has_at_most_one(workspace: Workspace) -> None:
 
     with pytest.raises(SnapshotError, match="branch 'cache' already has a private folder"):
         create(workspace)
+
+
+def test_a_suspended_process_that_holds_the_lock_of_a_folder_is_named(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = create(workspace)
+    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "0.2")
+
+    with (
+        suspend_lock_holder(Path(f"{folder.root}.lock")) as pid,
+        pytest.raises(SnapshotError, match=rf"process {pid} \(suspended\)"),
+    ):
+        remove_private_folder(folder, SETTINGS)
+
+    remove_private_folder(folder, SETTINGS)
+
+
+@pytest.mark.parametrize("method", ["overlay"], indirect=True)
+def test_a_folder_is_a_checkout_if_a_suspended_process_keeps_the_shared_checkout(
+    workspace: Workspace, method: FolderMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace.write("a.txt", "a")
+    commit = workspace.commit(workspace.take(), [], "person", None)
+    create_private_folder(
+        workspace.store, commit, session=workspace.session.id, branch="first", settings=SETTINGS, methods=[method]
+    )
+    lock = max(Path(get_folders_root(), "frozen").glob("*.lock"), key=lambda path: path.stat().st_mtime_ns)
+    monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "0.2")
+
+    with suspend_lock_holder(lock):
+        folder = create_private_folder(
+            workspace.store, commit, session=workspace.session.id, branch="second", settings=SETTINGS
+        )
+
+    assert folder.method != "overlay"
+    assert (Path(folder.path) / "a.txt").read_text() == "a"
 
 
 def test_what_a_killed_process_left_is_replaced(workspace: Workspace) -> None:

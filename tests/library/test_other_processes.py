@@ -12,6 +12,7 @@ import pytest
 import sessiontree as st
 from sessiontree.library.other_processes import PresenceLock, is_session_open, read_change_mark
 from sessiontree.session import Session
+from tests.reliability.harness import suspend_lock_holder
 
 
 @pytest.fixture
@@ -34,6 +35,18 @@ def test_a_later_process_is_not_alone_until_all_others_have_exited(session: Sess
     last = PresenceLock(session)
     assert last.is_alone
     last.release()
+
+
+def test_a_suspended_process_that_holds_the_lock_is_not_waited_for(session: Session, home: Path) -> None:
+    first = PresenceLock(session)
+    [lock] = (home / ".sessiontree" / "open").iterdir()
+    first.release()
+
+    with suspend_lock_holder(lock):
+        own = PresenceLock(session)
+
+        assert not own.is_alone
+        own.release()
 
 
 def test_is_session_open_works_without_an_own_lock(session: Session, home: Path) -> None:

@@ -299,7 +299,10 @@ def _fill(store: SnapshotStore, tree: str, path: str, root: str, methods: Sequen
         if method == "overlay":
             if os.geteuid() != 0:
                 continue  # the mount of another user is seen only in its own namespace
-            frozen = _make_frozen(store, tree)
+            try:
+                frozen = _make_frozen(store, tree)
+            except SnapshotError:  # another process keeps its lock, for example; the other methods do not share
+                continue
             if _try_mount(frozen, root, path):
                 copy_index(f"{frozen}.index", index)
                 return method

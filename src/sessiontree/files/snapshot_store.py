@@ -7,7 +7,6 @@ Several processes may use a store at the same time.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,10 +20,11 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from sessiontree.errors import StoreError
+from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.files.git_command import GitCommand, SnapshotError, SnapshotsUnavailable, join_records, split_records
 from sessiontree.home import get_home
 from sessiontree.store.file_operations import close_quietly, discard, make_private_directory, write_private
+from sessiontree.store.lock import lock_file
 
 STORES_FOLDER = "files"
 """The folder in the home with all stores."""
@@ -114,10 +114,13 @@ def get_session_refs(session: str) -> str:
 
 @contextmanager
 def hold_file_lock(path: str) -> Generator[None]:
-    """Hold a lock that one process or thread at a time can have."""
+    """Hold a lock that one process or thread at a time can have. Raises `SnapshotError` if another one keeps it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            lock_file(fd, path)
+        except LockTimeout as error:
+            raise SnapshotError(str(error)) from error
         yield
     finally:
         close_quietly(fd)

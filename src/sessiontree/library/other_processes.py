@@ -10,12 +10,17 @@ import fcntl
 import os
 from contextlib import suppress
 from hashlib import blake2s
+from time import sleep
 
 from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.home import get_home
 from sessiontree.library import catalog
 from sessiontree.session import Session
 from sessiontree.store.file_operations import make_private_directory, open_private
+from sessiontree.store.lock import LockWait
+
+SHARED_LOCK_SECONDS = 0.5
+"""How long to wait for a process that checks whether it is alone."""
 
 
 def read_change_mark(session: Session) -> object:
@@ -45,7 +50,7 @@ class PresenceLock:
             while self._fd is None:
                 self._fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
                 self.is_alone = _is_free(self._fd)
-                fcntl.flock(self._fd, fcntl.LOCK_SH)
+                self._lock_shared(self._fd)
                 if not _is_same_file(self._path, self._fd):  # another process has just deleted the file
                     self._close()
         except (OSError, StoreError):  # without a lock, other processes are not detected
@@ -61,6 +66,18 @@ class PresenceLock:
                 if _is_free(self._fd):
                     os.unlink(self._path)
         self._close()
+
+    def _lock_shared(self, fd: int) -> None:
+        """Acquire the shared lock. Others hold it exclusively only for a moment, unless they are suspended in it.
+
+        Raises `LockTimeout`.
+        """
+        for pause in LockWait(fd, self._path or "", SHARED_LOCK_SECONDS):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                sleep(pause)
 
     def _close(self) -> None:
         if self._fd is not None:
