@@ -21,7 +21,7 @@ from sessiontree.agent.run_writer import (
     PendingWrite,
     RunWriter,
     UnsavedMessages,
-    find_write_problem,
+    find_message_problem,
     make_message_jsonable,
     save_messages,
     save_to_temporary_file,
@@ -530,7 +530,7 @@ class AgentRun:
         if event.message is body.message:
             return body
         same_role = get_role(event.message) == get_role(body.message)
-        problem = find_write_problem(event.message) if same_role else "it has another role"
+        problem = find_message_problem(event.message) if same_role else "it has another role"
         if problem is not None:
             text = f"a handler's change to a message was ignored: {problem}"
             self._hooks.notify_listeners(Notice(level="error", text=text))

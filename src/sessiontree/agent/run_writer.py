@@ -15,12 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from sessiontree.agent.tool import limit_depth
 from sessiontree.agent.tools.output_limits import MAX_BYTES
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject, Message
+from sessiontree.core.message_input import check_message
 from sessiontree.core.messages import build_text_blocks, coerce_string, get_role, is_list, is_object
+from sessiontree.core.normalize import check_body
 from sessiontree.errors import BranchMoved, InvalidOperation, LockTimeout, NotFound, SessionTreeError, StoreError
 from sessiontree.format.codec import encode_body
 from sessiontree.format.json_line import LINE_LIMIT, write_value
@@ -221,12 +223,22 @@ def find_write_problem(message: JsonObject, limit: float = MAX_MESSAGE_BYTES) ->
     return None if size <= limit else f"its {size} bytes exceed the {limit} bytes that an entry can hold"
 
 
+def find_message_problem(message: JsonObject) -> str | None:
+    """Return why a new message would be refused; `None` if it can be written and sent to a model."""
+    try:
+        check_message(message)
+    except InvalidOperation as error:
+        return str(error)
+    return find_write_problem(message)
+
+
 def copy_writable(body: B) -> B:
-    """Return a copy of an entry body, to be written later. Raises `InvalidOperation` if it cannot be written."""
-    problem = find_write_problem(encode_body(body))
+    """Return a copy of an entry body, to be written later. Raises `InvalidOperation` if it would be refused."""
+    checked = cast("B", check_body(body))  # which keeps the type
+    problem = find_write_problem(encode_body(checked))
     if problem is not None:
         raise InvalidOperation(f"the entry cannot be written: {problem}")
-    return copy.deepcopy(body)
+    return copy.deepcopy(checked)
 
 
 async def write_message(writer: RunWriter, message: JsonObject, hooks: Hooks) -> Entry:
