@@ -18,7 +18,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.files.private_folder import list_private_folders, remove_private_folder
 from sessiontree.files.snapshot_store import list_stores
 from tests.cli.conftest import Run
-from tests.files.conftest import run_git
+from tests.files.conftest import interrupt_restore, run_git
 
 
 def run_turns(session: st.Session, folder: Path, *commands: tuple[str, str]) -> None:
@@ -242,6 +242,39 @@ def test_commands_without_snapshots_say_so(cli: Run, fails: Run, here: Path) -> 
     assert "no interrupted restore" in cli("files", "recover", "empty.jsonl")
     assert "no agent has changed files" in fails("blame", "a")
     assert "not changed files on this branch" in fails("files", "fetch", "empty.jsonl")
+
+
+@pytest.mark.parametrize(("option", "left"), [("--finish", []), ("--revert", ["notes", "poem"])])
+def test_an_interrupted_restore_of_any_session_is_recovered_in_its_folder(
+    cli: Run, here: Path, talk: Path, option: str, left: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with st.create(file=here / "other.jsonl") as other:
+        run_turns(other, here, ("Add", "echo 1 > added"))
+    with st.open(talk) as session:
+        interrupt_restore(session, None)
+        id = session.id
+
+    assert run(["navigate", "other.jsonl", "root", "--files"]) == 1
+    assert "run `sessiontree files recover` in this folder" in capsys.readouterr().err
+    assert f"interrupted: 2 files of session {id}" in cli("files", "recover")
+    cli("files", "recover", option)
+
+    assert [name for name in ("notes", "poem") if (here / name).exists()] == left
+    assert "deleted 1 file" in cli("navigate", "other.jsonl", "root", "--files")
+
+
+def test_an_interrupted_restore_of_a_deleted_session_can_be_reverted(
+    cli: Run, fails: Run, here: Path, talk: Path
+) -> None:
+    with st.open(talk) as session:
+        interrupt_restore(session, None)
+    talk.unlink()
+
+    assert "can only be reverted" in fails("files", "recover", "--finish")
+    cli("files", "recover", "--revert")
+
+    assert (here / "poem").exists()
+    assert "no interrupted restore" in cli("files", "recover")
 
 
 def test_snapshots_are_deleted_with_the_session_for_good_and_not_from_the_trash(cli: Run, here: Path) -> None:

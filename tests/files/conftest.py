@@ -15,9 +15,10 @@ from sessiontree.config import FileSettings
 from sessiontree.files.file_records import FilesLog, build_record
 from sessiontree.files.folder_snapshot import FolderSnapshots, FolderState
 from sessiontree.files.private_folder import list_private_folders, remove_private_folder
-from sessiontree.files.restore import RestoreOutcome, restore
+from sessiontree.files.restore import JOURNALS, InterruptedRestore, RestoreOutcome, _write_journal, restore
 from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
 from sessiontree.files.snapshot_store import FileChange, SnapshotStore
+from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
 
 
@@ -137,6 +138,27 @@ class Workspace:
 
     def list_changes(self, old: FolderState, new: FolderState) -> dict[str, str]:
         return {os.fsdecode(change.path): describe(change) for change in self.store.diff(old.tree, new.tree)}
+
+
+def interrupt_restore(session: Session, place: str | None) -> None:
+    """Leave the journal of a restore that was killed before it changed a file."""
+    mover = FileMover.find(session.head, FileSettings())
+    plan = mover.plan(place)
+    assert mover.store is not None
+    interrupted = InterruptedRestore(
+        journal=os.path.join(mover.store.path, JOURNALS, "killed.json"),
+        session=session.id,
+        branch=session.head.name,
+        folder=mover.store.folder,
+        before=mover.log.records[-1].commit,
+        start=plan.start,
+        place=plan.place,
+        changes=plan.changes,
+        token="killed",
+        file=None if session.file is None else str(session.file),
+    )
+    with pytest.raises(KeyboardInterrupt), _write_journal(interrupted):
+        raise KeyboardInterrupt
 
 
 def describe(change: FileChange) -> str:

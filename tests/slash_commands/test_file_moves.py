@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+import sessiontree as st
 from sessiontree.agent.factory import AgentOptions
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
-from sessiontree.files import restore
 from sessiontree.files.private_folder import create_branch_folder
 from sessiontree.files.snapshot_store import get_stores_folder
 from sessiontree.hooks.events import Notice
 from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
 from sessiontree.slash_commands.controller import SessionController
+from tests.files.conftest import interrupt_restore
 from tests.slash_commands.conftest import FakeHost, ScriptedModels, ScriptedUser, make_scripted_model, record_events
 
 
@@ -290,26 +290,6 @@ async def test_pop_with_files_goes_back_to_the_last_prompt(session: Session, fol
     assert "Restored 2 files." in done.text
 
 
-def interrupt_restore(session: Session, place: str | None) -> None:
-    """Leave the journal of a restore that was killed before it changed a file."""
-    mover = FileMover.find(session.head, FileSettings())
-    plan = mover.plan(place)
-    assert mover.store is not None
-    interrupted = restore.InterruptedRestore(
-        journal=os.path.join(mover.store.path, restore.JOURNALS, "killed.json"),
-        session=session.id,
-        branch=session.head.name,
-        folder=mover.store.folder,
-        before=mover.log.records[-1].commit,
-        start=plan.start,
-        place=plan.place,
-        changes=plan.changes,
-        token="killed",
-    )
-    with pytest.raises(KeyboardInterrupt), restore._write_journal(interrupted):
-        raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize(("answer", "text"), [("Finish", "1\n"), ("Revert", "2\n")])
 async def test_an_interrupted_restore_is_finished_or_reverted_at_the_next_start(
     session: Session, folder: Path, answer: str, text: str
@@ -321,6 +301,22 @@ async def test_an_interrupted_restore_is_finished_or_reverted_at_the_next_start(
     await controller.start()
 
     assert person.questions[0][0].startswith("Restoring files was interrupted.")
+    assert (folder / "a").read_text() == text
+    assert FileMover.find(session.head, FileSettings()).find_interrupted() == []
+
+
+@pytest.mark.parametrize(("answer", "text"), [("Finish", "1\n"), ("Revert", "2\n")])
+async def test_a_restore_of_another_session_is_finished_or_reverted_too(
+    session: Session, folder: Path, answer: str, text: str
+) -> None:
+    controller = await start(session)
+    place = controller.plan_navigation(await find_second(controller)).new_leaf
+    interrupt_restore(session, place)
+    person, other = ScriptedUser(answer), st.create("other", cwd=folder)
+
+    await build_controller(other, ui=person, host=FakeHost()).start()
+
+    assert person.questions[0][0].startswith("Another session was interrupted while it restored files here.")
     assert (folder / "a").read_text() == text
     assert FileMover.find(session.head, FileSettings()).find_interrupted() == []
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,13 +15,14 @@ import click
 from sessiontree.cli.app import app, format_id, json_option, open_session, session_argument, session_option
 from sessiontree.cli.file_options import find_files, print_restored
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.library import catalog
 from sessiontree.slash_commands.formatting import format_local_time
 
 if TYPE_CHECKING:
-    from sessiontree.files.restore import RecoveryChoice
+    from sessiontree.files.restore import InterruptedRestore, RecoveryChoice, RestoreOutcome
     from sessiontree.files.snapshot_store import CommitInfo, SnapshotStore
 
 TRAILER = "Sessiontree-Entry"
@@ -178,22 +180,40 @@ def _install_hook(session: str) -> str:
     return path
 
 
-@files.command(epilog="\b\nExample:\n  sessiontree files recover @ --finish")
-@session_argument
+@files.command(epilog="\b\nExample:\n  sessiontree files recover --finish")
+@click.argument("session", metavar="[SESSION]", required=False)
 @click.option("--finish/--revert", "finish", default=None, help="Restore the remaining files, or bring all back.")
-def recover(session: str, finish: bool | None) -> None:
-    """List restores that were killed half way, and finish or revert them."""
-    with open_session(session) as opened:
-        mover = find_files(opened.head)
-        found = mover.find_interrupted()
-        if not found:
-            click.echo("no interrupted restore")
-        for interrupted in found:
-            if finish is None:
-                click.echo(f"interrupted: {len(interrupted.changes)} files; use --finish or --revert")
-                continue
-            choice: RecoveryChoice = "finish" if finish else "revert"
-            print_restored(mover.recover(interrupted, choice))
+def recover(session: str | None, finish: bool | None) -> None:
+    """List restores that were killed half way, and finish or revert them.
+
+    Without SESSION, these are the restores in the current folder, of any session.
+    """
+    from sessiontree.config import load_config
+    from sessiontree.ops.move_files import find_interrupted_restores, recover_restore
+
+    if session is not None:
+        with open_session(session) as opened:
+            mover = find_files(opened.head)
+            _recover_all(mover.find_interrupted(), finish, mover.recover)
+        return
+    settings = load_config().files
+    found = find_interrupted_restores(_open_store()[0].folder)
+    _recover_all(found, finish, lambda interrupted, choice: recover_restore(interrupted, choice, settings))
+
+
+def _recover_all(
+    found: Sequence[InterruptedRestore],
+    finish: bool | None,
+    recover_one: Callable[[InterruptedRestore, RecoveryChoice], RestoreOutcome],
+) -> None:
+    if not found:
+        click.echo("no interrupted restore")
+    for interrupted in found:
+        if finish is None:
+            count, owner = pluralize(len(interrupted.changes), "file"), escape_line(interrupted.session)
+            click.echo(f"interrupted: {count} of session {owner}; use --finish or --revert")
+        else:
+            print_restored(recover_one(interrupted, "finish" if finish else "revert"))
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree blame src/app.py\n  sessiontree blame src/app.py --session @ --json")

@@ -38,7 +38,7 @@ from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotSt
 from sessiontree.store.file_operations import close_quietly, discard, write_private
 
 JOURNALS = "restores"
-HOW_TO_RECOVER = "run `sessiontree files recover` with --finish or --revert"
+HOW_TO_RECOVER = "run `sessiontree files recover` in this folder with --finish or --revert"
 RecoveryChoice = Literal["finish", "revert"]
 WriteRecord = Callable[[Custom, "EntryId | None"], object]
 """Appends the annotation of a restore at a place of the session."""
@@ -92,6 +92,8 @@ class InterruptedRestore(Struct, frozen=True, kw_only=True):
     token: str
     leaf: EntryId | None = None
     kind: RecordKind = "restore"
+    file: str | None = None
+    """The file of the session; `None` if it is not in a file."""
 
 
 def restore(
@@ -104,9 +106,11 @@ def restore(
     write_record: WriteRecord,
     start_parent: str | None = None,
     kind: RecordKind = "restore",
+    file: str | None = None,
 ) -> RestoreOutcome:
     """Carry out a plan and append its annotation.
 
+    `file` is the file of the session, if it has one: another session finds it there after a kill.
     `kind` is `call` if the change belongs to the agent and is reverted by going back, as that of a tool call is.
     `parent` is the commit of the place and `start_parent` that of the start, if there are any. A path that changed
     after the plan was made is kept and reported. Raises `SnapshotError` with no file changed if the state before cannot
@@ -117,7 +121,7 @@ def restore(
     if not plan.changes:
         return RestoreOutcome(conflicts=plan.conflicts)
     try:
-        return _restore(plan, snapshots, session, branch, parent, write_record, start_parent, kind)
+        return _restore(plan, snapshots, session, branch, parent, write_record, start_parent, kind, file)
     except (OSError, StoreError) as error:
         raise SnapshotError(f"files were not restored: {error}") from error
 
@@ -131,6 +135,7 @@ def _restore(
     write_record: WriteRecord,
     start_parent: str | None,
     kind: RecordKind,
+    file: str | None,
 ) -> RestoreOutcome:
     store = snapshots.store
     with _hold_lock(store):
@@ -162,6 +167,7 @@ def _restore(
             token=token_hex(6),
             leaf=plan.leaf,
             kind=kind,
+            file=file,
         )
         with _write_journal(interrupted):
             outcome = _apply_or_revert(store, interrupted)
@@ -342,7 +348,7 @@ def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
     wire = {
         **{
             name: getattr(interrupted, name)
-            for name in ("folder", "session", "branch", "before", "start", "place", "token", "leaf", "kind")
+            for name in ("folder", "session", "branch", "before", "start", "place", "token", "leaf", "kind", "file")
         },
         "changes": [[change.path, change.current, change.target] for change in interrupted.changes],
     }

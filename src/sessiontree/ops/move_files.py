@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from typing import Literal
 
 from msgspec import structs
@@ -15,10 +16,16 @@ from msgspec import structs
 from sessiontree.config import FileSettings
 from sessiontree.core.entries import Custom, EntryId
 from sessiontree.core.place_names import find_branch
+from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.files.file_records import FilesLog, list_folders
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.private_folder import find_private_folder, find_snapshot_store, open_private_folder
+from sessiontree.files.private_folder import (
+    find_private_folder,
+    find_snapshot_store,
+    open_private_folder,
+    open_snapshot_store,
+)
 from sessiontree.files.restore import (
     InterruptedRestore,
     RecoveryChoice,
@@ -30,6 +37,7 @@ from sessiontree.files.restore import (
 from sessiontree.files.restore_plan import RestorePlan, plan_restore, plan_undo
 from sessiontree.files.running_calls import has_interrupted_calls, record_interrupted_calls
 from sessiontree.files.snapshot_store import SnapshotStore, hash_name, list_stores
+from sessiontree.library import catalog
 from sessiontree.session import Branch, Place, Session
 from sessiontree.store.file_operations import discard
 
@@ -47,6 +55,34 @@ async def restore_after_move(mover: FileMover, plan: RestorePlan) -> RestoreOutc
     except SnapshotError as error:
         text = f"the conversation moved, but its files did not: {error}; restore only the files to try again"
         raise SnapshotError(text) from error
+
+
+def find_interrupted_restores(folder: str) -> list[InterruptedRestore]:
+    """Return the restores in a folder, by any session, that were killed half way."""
+    store = find_snapshot_store(folder)
+    return [] if store is None or not os.path.isdir(store.folder) else find_interrupted(store)
+
+
+def recover_restore(interrupted: InterruptedRestore, choice: RecoveryChoice, settings: FileSettings) -> RestoreOutcome:
+    """Finish or revert a restore of a session that is not open. If the session is gone, it can only be reverted."""
+    session = _open_session(interrupted)
+    if session is None:
+        if choice == "finish":
+            text = f"session {interrupted.session} no longer exists; its restore can only be reverted"
+            raise InvalidOperation(text)
+        store = open_snapshot_store(interrupted.folder)
+        return recover(FolderSnapshots(store, settings), interrupted, choice)
+    with session:
+        mover = FileMover.find(session.branch(interrupted.branch), settings, interrupted.folder)
+        return mover.recover(interrupted, choice)
+
+
+def _open_session(interrupted: InterruptedRestore) -> Session | None:
+    for name in (interrupted.file, interrupted.session):
+        with suppress(NotFound):
+            if name is not None:
+                return catalog.open(name)
+    return None
 
 
 class FileMover:
@@ -146,6 +182,7 @@ class FileMover:
             parent=self._find_parent(plan.place),
             start_parent=self._find_parent(plan.start),
             write_record=self._write_record,
+            file=None if self.session.file is None else str(self.session.file),
         )
 
     def record_interrupted_calls(self) -> list[str]:

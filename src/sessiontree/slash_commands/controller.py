@@ -38,7 +38,6 @@ from sessiontree.core.place_names import (
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.files.file_history import read_restore_diff
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.restore import has_journals
 from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -64,14 +63,13 @@ from sessiontree.ops.navigate import (
 )
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
+from sessiontree.slash_commands.file_recovery import offer_recovery
 from sessiontree.slash_commands.host import HeadlessHost, Host, WorkingFolder
 from sessiontree.slash_commands.models import ConfiguredModels, Models
 from sessiontree.slash_commands.plan_mode import PlanMode
 from sessiontree.slash_commands.registry import CommandOutcome, CommandRegistry, get_builtin_commands, parse_line
 
 Reason = Literal["new", "resume", "fork"]
-RECOVERY_QUESTION = "Restoring files was interrupted. What should happen to them?"
-FINISH_RESTORE, REVERT_RESTORE, KEEP_FOR_LATER = "Finish the restore", "Revert the restore", "Decide later"
 
 
 class SubmitResult(Struct, frozen=True, kw_only=True):
@@ -467,25 +465,7 @@ class SessionController:
 
     async def offer_recovery(self) -> None:
         """Ask whether to finish or revert restores that were killed half way, and report killed calls."""
-        if not await asyncio.to_thread(has_journals):
-            return
-        try:
-            mover = await self._find_files()
-            for text in await asyncio.to_thread(mover.record_interrupted_calls):
-                self.hooks.notify_listeners(Notice(level="warning", text=text))
-            for interrupted in await asyncio.to_thread(mover.find_interrupted):
-                answer = None
-                if self.ui.has_person:
-                    answer = await self.ui.select(RECOVERY_QUESTION, (FINISH_RESTORE, REVERT_RESTORE, KEEP_FOR_LATER))
-                if answer not in (FINISH_RESTORE, REVERT_RESTORE):
-                    text = "restoring files was interrupted; use `sessiontree files recover` with --finish or --revert"
-                    self.hooks.notify_listeners(Notice(level="warning", text=text))
-                    continue
-                choice = "finish" if answer == FINISH_RESTORE else "revert"
-                outcome = await asyncio.to_thread(mover.recover, interrupted, choice)
-                self.hooks.notify_listeners(Notice(level="info", text=outcome.summary))
-        except SnapshotError as error:
-            self.hooks.notify_listeners(Notice(level="warning", text=str(error)))
+        await offer_recovery(self.branch, self.settings.files, self.cwd, self.ui, self.hooks)
 
     def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
         """Return a request for a summary by the current model."""
