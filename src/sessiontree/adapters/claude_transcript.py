@@ -33,8 +33,8 @@ from sessiontree.core.place_names import find_free_name
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.interop.base import get_object
-from sessiontree.interop.claude_code import build_user_body, describe_answer, join_answer, list_preserved
-from sessiontree.interop.claude_lines import get_blocks, get_text
+from sessiontree.interop.claude_code import build_user_body, describe_answer, join_answer
+from sessiontree.interop.claude_lines import get_blocks, get_text, list_preserved
 from sessiontree.session import Session
 from sessiontree.session.writer import Item
 

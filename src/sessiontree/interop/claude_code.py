@@ -41,7 +41,7 @@ from sessiontree.interop.base import (
     get_object,
 )
 from sessiontree.interop.claude_code_writer import write_claude_session
-from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines, get_blocks
+from sessiontree.interop.claude_lines import TREE_TYPES, LineNode, SessionLines, get_blocks, list_preserved
 from sessiontree.interop.foreign_branches import choose_branch_name
 
 NAME = "claude"
@@ -326,15 +326,6 @@ def _is_talk(lines: SessionLines, node: LineNode) -> bool:
     return not (record.get("isMeta") is True or is_program_text(text))
 
 
-def list_preserved(facts: JsonObject) -> list[str]:
-    """Return the lines that a compaction keeps, oldest first."""
-    uuids = get_object(facts, "preservedMessages").get("uuids")
-    if is_list(uuids):
-        return [uuid for uuid in uuids if isinstance(uuid, str)]
-    head = get_object(facts, "preservedSegment").get("headUuid")
-    return [head] if isinstance(head, str) else []
-
-
 def build_user_body(message: JsonObject, record: JsonObject, tools: Mapping[str, str]) -> Message | CustomMessage:
     """Return the body for one message of a user line: a message, or a note if the program wrote it.
 
@@ -345,7 +336,8 @@ def build_user_body(message: JsonObject, record: JsonObject, tools: Mapping[str,
     content = message["content"]
     is_meta = record.get("isMeta") is True
     kind = get_object(record, "origin").get("kind")
-    if is_meta or kind not in (None, "human") or is_program_text(extract_text(content)):
+    is_summary = record.get("isCompactSummary") is True
+    if is_meta or is_summary or kind not in (None, "human") or is_program_text(extract_text(content)):
         return CustomMessage(custom_type=NOTE, content=content, display=not is_meta)
     return Message(message)
 

@@ -48,6 +48,15 @@ def get_blocks(record: JsonObject) -> list[JsonObject]:
     return [block for block in content if is_object(block)] if is_list(content) else []
 
 
+def list_preserved(facts: JsonObject) -> list[str]:
+    """Return the lines that a compaction keeps, oldest first."""
+    uuids = get_object(facts, "preservedMessages").get("uuids")
+    if is_list(uuids):
+        return [uuid for uuid in uuids if isinstance(uuid, str)]
+    head = get_object(facts, "preservedSegment").get("headUuid")
+    return [head] if isinstance(head, str) else []
+
+
 class SessionLines:
     """The lines of one file, joined into nodes."""
 
@@ -73,9 +82,7 @@ class SessionLines:
         for number, (position, line) in enumerate(file.iter_placed_lines(), 1):
             if not line.startswith(BULKY) and line.strip():
                 self._read_line(line, number, position)
-        for uuid, boundary in self._boundaries.items():
-            # A boundary whose summary was never written: the messages before it are still sent.
-            self.links[uuid] = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
+        self._place_compactions()
         self.chain_results()
 
     def read_records(self, node: LineNode) -> list[JsonObject]:
@@ -141,9 +148,8 @@ class SessionLines:
         elif kind == "user" and is_object(message):
             boundary = self._boundaries.pop(parent or "", None) if record.get("isCompactSummary") is True else None
             if boundary is not None:
-                above = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
                 self.links[parent or ""] = uuid
-                self.nodes[uuid] = LineNode(uuid, "compaction", (position,), above, is_sidechain, boundary)
+                self.nodes[uuid] = LineNode(uuid, "compaction", (position,), None, is_sidechain, boundary)
             else:
                 calls = list_calls(kind, record)
                 self.nodes[uuid] = LineNode(uuid, kind, (position,), parent, is_sidechain, calls=calls)
@@ -158,6 +164,31 @@ class SessionLines:
         answer.positions += (position,)
         answer.calls += list_calls(answer.kind, record)
         self.nodes[uuid] = answer
+
+    def _place_compactions(self) -> None:
+        for node in self.nodes.values():
+            if node.boundary is not None:
+                node.parent = self._find_compaction_parent(node.id, node.boundary)
+        for uuid, boundary in self._boundaries.items():
+            # A boundary without a summary below it. The summary was never written, or is below the kept messages.
+            self.links[uuid] = self._find_compaction_parent(uuid, boundary)
+
+    def _find_compaction_parent(self, id: str, boundary: JsonObject) -> str | None:
+        """Return the last line that a compaction keeps; without such lines, the line that its boundary names.
+
+        In a fork the kept lines are below the compaction, which then has no parent.
+        """
+        kept = [uuid for uuid in list_preserved(get_object(boundary, "compactMetadata")) if self.is_known(uuid)]
+        named = get_text(boundary, "logicalParentUuid") or get_text(boundary, "parentUuid")
+        above = last = kept[-1] if kept else named
+        waiting, passed = set(kept), set[str]()
+        while waiting and above is not None and above != id and above not in passed:
+            passed.add(above)
+            if above in self.nodes and above not in waiting:
+                break
+            waiting.discard(above)
+            above = self.nodes[above].parent if above in self.nodes else self.links.get(above)
+        return None if above == id else last
 
     def chain_results(self) -> None:
         """Link the results of parallel calls one below the other, and what follows any of them below the last."""

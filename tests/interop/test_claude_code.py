@@ -1,0 +1,114 @@
+"""Compactions of Claude Code: what each menu of it and a fork write, and what the program then sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import sessiontree as st
+from sessiontree.core.context import build_context
+from tests.interop.conformance import merge, simplify
+
+FRAME = "This session is being continued from a previous conversation. "
+
+
+def write_lines(path: Path, *lines: dict[str, Any]) -> st.Session:
+    times = (f"2026-01-02T09:30:{number:02}.000Z" for number in range(60))
+    shared = {"sessionId": "0f1e2d3c-4b5a-4697-8877-665544332211", "version": "2.1.326", "cwd": "/project"}
+    path.write_text(
+        "".join(json.dumps({**shared, "timestamp": time, **line}) + "\n" for time, line in zip(times, lines))  # noqa: B905
+    )
+    return st.open(str(path))
+
+
+def say(id: str, parent: str | None, text: str, **fields: Any) -> dict[str, Any]:
+    """Return a line; those of the user begin with `q`, answers with `a`, summaries with `s`."""
+    role = "assistant" if id.startswith("a") else "user"
+    content: Any = [{"type": "text", "text": text}] if role == "assistant" else text
+    summary = {"isCompactSummary": True} if id.startswith("s") else {}
+    return (
+        {"type": role, "uuid": id, "parentUuid": parent, "message": {"role": role, "content": content}}
+        | summary
+        | fields
+    )
+
+
+def note(id: str, parent: str) -> dict[str, Any]:
+    return {"type": "system", "subtype": "turn_duration", "uuid": id, "parentUuid": parent}
+
+
+def bound(id: str, above: str, *kept: str) -> dict[str, Any]:
+    facts = {"preTokens": 2937, "preservedMessages": {"uuids": list(kept)}}
+    return {
+        "type": "system",
+        "subtype": "compact_boundary",
+        "uuid": id,
+        "parentUuid": None,
+        "logicalParentUuid": above,
+        "compactMetadata": facts,
+    }
+
+
+def list_sent(session: st.Session) -> list[str]:
+    context = build_context(session.tree, session.heads.leaf)
+    sent = {id for id, _ in context.build_request()}
+    messages = zip(context.sources, context.messages, strict=True)
+    return [message["text"].removeprefix(FRAME) for message in merge(simplify(m for id, m in messages if id in sent))]
+
+
+TALK = [say("q1", None, "one"), say("a1", "q1", "ONE"), note("n1", "a1")]
+LATER = [say("q2", "n1", "two"), say("a2", "q2", "TWO"), note("n2", "a2")]
+
+
+def test_a_compaction_keeps_the_last_messages(tmp_path: Path) -> None:
+    summary = [bound("b", "n2", "a2", "n2"), say("s", "b", f"{FRAME}They counted.")]
+
+    session = write_lines(tmp_path / "a.jsonl", *TALK, *LATER, *summary, say("q3", "s", "three"))
+
+    assert list_sent(session) == ["They counted.", "TWO", "three"]
+    assert session.tree.parent("s") == "a2"
+    assert not session.problems
+
+
+def test_a_summary_up_to_a_place_keeps_what_is_below_it(tmp_path: Path) -> None:
+    summary = [bound("b", "n1", "q2", "a2", "n2"), say("s", "b", f"{FRAME}They counted.")]
+
+    session = write_lines(tmp_path / "a.jsonl", *TALK, *LATER, *summary, say("q3", "s", "three"))
+
+    assert list_sent(session) == ["They counted.", "two", "TWO", "three"]
+    assert list(session.heads.heads) == ["main"]
+    assert not session.problems
+
+
+def test_a_fork_starts_with_the_compaction_and_the_messages_that_it_keeps(tmp_path: Path) -> None:
+    kept = [say("a2", "s", "TWO"), note("n2", "a2")]
+    summary = [bound("b", "n2", "a2", "n2"), say("s", "b", f"{FRAME}They counted.")]
+
+    session = write_lines(tmp_path / "a.jsonl", *summary, *kept, say("q3", "n2", "three"))
+
+    assert list_sent(session) == ["They counted.", "TWO", "three"]
+    assert [entry.id for entry in session.tree.path("q3")] == ["s", "a2", "q3"]
+    assert list(session.heads.heads) == ["main"]
+    assert not session.problems
+
+
+def test_a_fork_starts_with_the_messages_before_a_summary_from_a_place(tmp_path: Path) -> None:
+    kept = [say("q1", "b", "one"), say("a1", "q1", "ONE"), note("n1", "a1")]
+    summary = say("s", "n1", f"{FRAME}They counted.", summarizeMetadata={"direction": "from"})
+
+    session = write_lines(
+        tmp_path / "a.jsonl", bound("b", "n1", "q1", "a1", "n1"), *kept, summary, say("q3", "s", "three")
+    )
+
+    assert list_sent(session) == ["one", "ONE", "They counted.", "three"]
+    assert session.tree["s"].type == "custom_message"
+    assert list(session.heads.heads) == ["main"]
+    assert not session.problems
+
+
+def test_a_boundary_without_a_summary_changes_nothing(tmp_path: Path) -> None:
+    session = write_lines(tmp_path / "a.jsonl", *TALK, bound("b", "n1", "gone"), say("q2", "b", "two"))
+
+    assert list_sent(session) == ["one", "ONE", "two"]
+    assert not session.problems
