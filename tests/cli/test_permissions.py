@@ -64,6 +64,28 @@ def test_a_flag_allows_nothing_else(cli: Run, server: FakeServer, here: Path, op
     assert not (here / "made").exists()
 
 
+def test_a_flag_that_names_no_tool_is_reported(
+    server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.add("Done.")
+    (here / "ext.py").write_text(
+        "import sessiontree as st\n"
+        "def setup(api: st.ExtensionApi) -> None:\n"
+        "    @api.register_tool\n"
+        "    def deploy() -> str:\n"
+        '        "Deploy."\n'
+        '        return "ok"\n'
+    )
+    options = [part for name in ("Bash", "Bash:x", "deploy", "mcp__a__b", "r*", "read") for part in ("--allow", name)]
+
+    assert run(["-p", "-e", "ext.py", *options, "go"]) == 0
+
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "sessiontree: --allow: no tool is called 'Bash'; tools: read, write, edit, bash, grep, find, ls, deploy\n"
+    )
+
+
 def test_rules_in_the_configuration_apply_to_prompts(cli: Run, server: FakeServer, here: Path) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(config.read_text() + '[permissions]\nallow = ["bash:touch *"]\n')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -10,6 +11,7 @@ import sessiontree as st
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import ScriptedModel, ScriptedStop, ScriptedUsage
+from sessiontree.swarm.experiment import scoring
 from sessiontree.swarm.experiment.scoring import (
     RUBRIC,
     Candidate,
@@ -46,6 +48,23 @@ async def test_a_pattern_matches_anywhere_in_the_answer() -> None:
 def test_an_invalid_pattern_is_refused() -> None:
     with pytest.raises(InvalidOperation, match="is not a valid regular expression"):
         matches("(")
+
+
+async def test_a_pattern_that_takes_too_long_gives_no_score_and_blocks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "MATCH_SECONDS", 0.5)
+    scorer = matches("(a+)+$")
+
+    running = asyncio.ensure_future(scorer.score(build_candidate("a" * 64 + "!")))
+    await asyncio.sleep(0)  # the event loop goes on while the search runs
+    assert not running.done()
+    score = await running
+
+    assert score.value is None
+    assert score.note == "the search for '(a+)+$' took longer than 0.5 s"
+
+
+async def test_a_pattern_matches_any_text() -> None:
+    assert await compute_value(matches("^\ud800é.$"), "\ud800é\u2028") == 1
 
 
 async def test_a_function_scorer_returns_numbers_or_bools() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,6 +102,8 @@ class ExtensionSetup:
         self._extensions = extensions
         self.extension_files: ExtensionFiles | None = None
         """Content of the extensions that the user trusted, if they have to be exactly these."""
+        self._unchecked_rules: list[str] = []
+        """The rules of `--allow` until the tools are known."""
 
     def select_model(self, name: str | None, branch: Branch | None = None) -> Model:
         """Return the named model, else the one that the branch used, else the default. It retries transient errors."""
@@ -124,7 +126,7 @@ class ExtensionSetup:
         controller = SessionController(
             session, branch=branch, model=model, options=options, hooks=self.hooks, ui=StderrUi()
         )
-        return RunningController(controller, self._extensions, self.extension_files)
+        return RunningController(controller, self._extensions, self.extension_files, self._unchecked_rules)
 
     def _build_options(self) -> AgentOptions:
         from sessiontree.agent.factory import AgentOptions
@@ -151,6 +153,7 @@ class AgentSetup(ExtensionSetup):
 
         super().__init__(extensions, settings=settings, hooks=hooks)
         _check_permission_options(permission_mode, allow)
+        self._unchecked_rules = list(allow)
         self._options = load_agent_options(self.settings, tools=tools, mode=permission_mode, allow=allow, cwd=cwd)
 
     @property
@@ -165,12 +168,17 @@ class RunningController:
     """Runs a controller with its extensions while the context is entered."""
 
     def __init__(
-        self, controller: SessionController, files: Sequence[str], extension_files: ExtensionFiles | None = None
+        self,
+        controller: SessionController,
+        files: Sequence[str],
+        extension_files: ExtensionFiles | None = None,
+        unchecked_rules: list[str] | None = None,
     ) -> None:
         """Raises `NotFound` if an extension does not exist. Entering raises `InvalidOperation` if one fails."""
         from sessiontree.extensions.loader import ExtensionLoader
 
         self.controller = controller
+        self._unchecked_rules = [] if unchecked_rules is None else unchecked_rules
         self._extensions = ExtensionLoader(controller, files, content=extension_files)
 
     async def __aenter__(self) -> SessionController:
@@ -181,6 +189,8 @@ class RunningController:
             self._extensions.unload()
             raise InvalidOperation(f"{', '.join(failed)}: the extension failed to load; nothing was done")
         await self.controller.start()
+        _warn_of_unknown_tools(self._unchecked_rules, self.controller.tools)
+        self._unchecked_rules.clear()  # once is enough, also for several controllers
         return self.controller
 
     async def __aexit__(self, *_: Any) -> None:
@@ -276,6 +286,16 @@ def _check_permission_options(mode: PermissionMode | None, allow: tuple[str, ...
         raise click.UsageError(f"--allow: expected TOOL or TOOL:PATTERN, not {rule!r}")
     if mode == "read-only" and allow:
         raise click.UsageError("--allow and --permission-mode read-only are mutually exclusive")
+
+
+def _warn_of_unknown_tools(allow: Iterable[str], tools: Iterable[Tool]) -> None:
+    """Warn of rules for tools that do not exist. MCP servers start later, so their tools are not known yet."""
+    from sessiontree.agent.permission_rules import ANY_ENDING, parse_rule
+
+    known = [tool.name for tool in tools]
+    for name in dict.fromkeys(parse_rule(text).tool for text in allow):
+        if name not in known and not name.startswith("mcp__") and not name.endswith(ANY_ENDING):
+            warn(f"--allow: no tool is called {name!r}; tools: {', '.join(known) or 'none'}")
 
 
 def print_denials(permissions: Permissions | None) -> None:

@@ -10,6 +10,8 @@ import asyncio
 import inspect
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -26,6 +28,15 @@ from sessiontree.swarm.experiment.statistics import Better, is_value
 
 MEASURES = ("cost", "tokens", "time")
 """Metrics that every run has without a scorer. Lower is better."""
+
+
+MATCH_SECONDS = 10.0
+"""How long the search for a pattern may take."""
+_SEARCH_PROGRAM = """
+import json, re, sys
+pattern, text = json.load(sys.stdin)
+print(int(re.search(pattern, text) is not None))
+"""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
@@ -78,16 +89,39 @@ def exact(expected: str, *, name: str = "exact") -> Scorer:
 
 
 def matches(pattern: str, *, name: str = "matches") -> Scorer:
-    """Score 1 if the answer contains a match of the regular expression, else 0. Raises `InvalidOperation`."""
+    """Score 1 if the answer contains a match of the regular expression, else 0. Raises `InvalidOperation`.
+
+    A search that takes longer than ten seconds gives no score.
+    """
     try:
-        compiled = re.compile(pattern)
+        re.compile(pattern)
     except re.error as error:
         raise InvalidOperation(f"{pattern!r} is not a valid regular expression: {error}") from error
 
     async def score(candidate: Candidate) -> Score:
-        return Score(value=float(compiled.search(candidate.text) is not None))
+        try:
+            return Score(value=float(await asyncio.to_thread(_search, pattern, candidate.text)))
+        except subprocess.TimeoutExpired:
+            return Score(value=None, note=f"the search for {pattern!r} took longer than {MATCH_SECONDS:g} s")
+        except (OSError, subprocess.SubprocessError) as error:
+            return Score(value=None, note=f"the search for {pattern!r} failed: {error}")
 
     return Scorer(name=name, score=score, data={"kind": "matches", "pattern": pattern})
+
+
+def _search(pattern: str, text: str) -> bool:
+    """Return whether the pattern is found in the text.
+
+    Some patterns take hours, and a search cannot be interrupted in this process: it would block all threads.
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _SEARCH_PROGRAM],
+        input=json.dumps([pattern, text]).encode("ascii"),
+        capture_output=True,
+        timeout=MATCH_SECONDS,
+        check=True,
+    )
+    return done.stdout.strip() == b"1"
 
 
 def score_with(function: ScoreFunction, *, name: str | None = None, better: Better = "higher") -> Scorer:
