@@ -199,6 +199,7 @@ def test_a_fifo_instead_of_the_file_is_refused_without_blocking(home: Path) -> N
         ('model = "a:\\u0000"', "model: "),
         ("[retry]\nattempts = 2020-01-01", "retry.attempts: "),
         ('[tools]\nuser = "\\u0000"', "tools.user: "),
+        (f"a{'.a' * 20_000} = 1\n", "nested too deeply"),
     ],
 )
 def test_impossible_values_are_reported_as_errors_of_the_file(text: str, told: str, home: Path) -> None:

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import SessionTreeError, describe_validation_error
+from sessiontree.format.nesting import is_deep
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file
 
@@ -299,13 +300,16 @@ def parse_toml(path: str, raw: bytes) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(raw.decode())
+        table = tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(path, None, "not valid UTF-8") from error
     except ValueError as error:  # from `tomllib`, and from Python for numbers with thousands of digits
         raise ConfigError(path, None, f"not valid TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(path, None, "nested too deeply") from error
+    if is_deep(table):  # dotted keys nest without limit, and the conversion recurses
+        raise ConfigError(path, None, "nested too deeply")
+    return table
 
 
 def build_config(path: str, table: dict[str, Any]) -> Config:

@@ -330,12 +330,16 @@ RULES = _build_rules(
         (  # mysql -p..., docker login -p ..., redis-cli -a ..., sshpass -p ...
             "named secret",
             r"\b(?:(?:mysql|mariadb)[a-z_-]{0,12}\b[^\n|;&]{0,300}?[ \t]-p(?=[^\s-])"
-            r"|(?:docker|podman|helm registry|oras)[ \t]{1,8}login\b[^\n|;&]{0,300}?[ \t]-p[ \t=]{1,8}"
+            r"|(?:docker|podman|helm registry|oras|az)[ \t]{1,8}login\b[^\n|;&]{0,300}?[ \t]-p[ \t=]{1,8}(?!-)"
+            r"|mongo(?:sh|dump|restore|import|export)\b[^\n|;&]{0,300}?[ \t]-p[ \t]{1,8}(?!-)"
+            r"|ldap(?:add|delete|modify|passwd|search|whoami)\b[^\n|;&]{0,300}?[ \t]-w[ \t]{1,8}(?!-)"
+            r"|openssl[ \t]{1,8}enc\b[^\n|;&]{0,300}?[ \t]-k[ \t]{1,8}(?!-)"
+            r"|smbclient\b[^\n|;&]{0,300}?[ \t]-U[ \t]{0,8}[^\s%'\"|;&]{1,100}%"
             r"|redis-cli\b[^\n|;&]{0,300}?[ \t]-a[ \t]{1,8}"
             r"|sshpass\b[^\n|;&]{0,80}?[ \t]-p[ \t]{0,8})"
             rf"(?!{re.escape(REDACTED_PREFIX)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))",
             _accept_any,
-            ("mysql", "mariadb", "login", "redis-cli", "sshpass"),
+            ("mysql", "mariadb", "login", "redis-cli", "sshpass", "mongo", "ldap", "openssl", "smbclient"),
         ),
         (  # gpg --passphrase ..., openssl -passin pass:..., ssh-keygen -N ...
             "named secret",
