@@ -37,13 +37,13 @@ types: $(VENV)/.installed
 SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 define find_missing
 missing=""; \
-for program in strace:strace chromium:chromium bwrap:bubblewrap; do \
+for program in strace:strace chromium:chromium bwrap:bubblewrap pgbouncer:pgbouncer; do \
   command -v $${program%%:*} >/dev/null || missing="$$missing $${program#*:}"; \
 done; \
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || missing="$$missing postgresql"
 endef
 
-setup:  ## Install the Debian packages that the tests use: strace, Chromium, PostgreSQL, bubblewrap
+setup:  ## Install the Debian packages that the tests use: strace, Chromium, PostgreSQL, PgBouncer, bubblewrap
 	@$(find_missing); \
 	if [ -z "$$missing" ]; then echo "setup: everything is installed"; \
 	else $(SUDO) apt-get update --quiet && $(SUDO) apt-get install --yes --quiet --no-install-recommends $$missing; fi
@@ -70,15 +70,15 @@ test-peers: $(VENV)/.installed-peers  ## Both ways against the real pi
 
 # A group at a time: what cannot be installed is left out, and its tests are skipped with a sentence.
 $(VENV)/.installed-torture: $(VENV)/.installed
-	@for package in atheris mfusepy; do \
+	@for package in atheris mfusepy "patroni[etcd3]"; do \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check "$$package" \
 	    || echo "torture: $$package cannot be installed here"; \
 	done
 	@! command -v apt-get >/dev/null \
-	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs btrfs-progs >/dev/null 2>&1 || true
+	  || apt-get install --yes --quiet --no-install-recommends libfuse3-3 fuse3 e2fsprogs btrfs-progs iproute2 etcd-server >/dev/null 2>&1 || true
 	@touch $@
 
-torture: $(VENV)/.installed-torture programs  ## The reliability tests many times over: about an hour
+torture: $(VENV)/.installed-torture programs  ## The reliability tests many times over: about two hours
 	SESSIONTREE_TORTURE=1 $(BIN)/python -m pytest tests/reliability tests/files tests/store/test_postgres.py tests/agent/test_soak.py tests/export/test_hostile.py tests/swarm/test_simulation.py tests/swarm/test_durable.py tests/interop/test_mutated.py -n $(JOBS) --dist worksteal --durations=0 --durations-min=60
 
 # A peer that cannot be installed is left out, and the table says so.

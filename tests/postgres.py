@@ -67,7 +67,7 @@ class Server:
              "--locale=C.UTF-8", "--no-sync"],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
-        self.port = _find_free_port()
+        self.port = find_free_port()
         self._number = 0
         self._emptied: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -263,7 +263,7 @@ def _read_state(process: int) -> str:
         return "Z"
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]

@@ -48,6 +48,12 @@ class Child:
         self._told += more
         return bool(more)
 
+    def read_acks(self) -> list[str]:
+        """Return everything the child wrote until now."""
+        while self._pipe.poll(0) and self._read():
+            pass
+        return self._told.decode().splitlines()
+
     def kill(self) -> list[str]:
         """Kill the child, and return everything it wrote."""
         self._process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from multiprocessing.connection import Connection
 
 import psycopg  # noqa: F401 - imported before the children are forked
@@ -40,3 +41,22 @@ def open_with_retry(address: str, patience: float) -> st.Session:
     store = PostgresStore(address)
     store.database.retry_seconds = patience
     return st.Session(store)
+
+
+def write_until(url: str, address: str, name: str, stop_file: str, acks: Connection) -> None:
+    """Append to a private branch until a file exists, and report each acknowledged entry. Errors end it."""
+    os.environ["SESSIONTREE_STORE"] = url
+    session = st.open(address)
+    session.create_branch(name, at="main", current=False)
+    number = 0
+    while not os.path.exists(stop_file):
+        try:
+            entry = session.append(st.user(f"{name} says {number}"), branch=name)
+        except st.OutcomeUnknown:
+            for entry in session.refresh():
+                if entry.branch == name:
+                    os.write(acks.fileno(), f"{entry.id}\n".encode())
+        else:
+            os.write(acks.fileno(), f"{entry.id}\n".encode())
+        number += 1
+        time.sleep(0.05)

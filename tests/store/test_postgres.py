@@ -27,9 +27,10 @@ from sessiontree.session import Session
 from sessiontree.store.base import FenceRaised
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
-from sessiontree.store.postgres.address import Address, is_database_address, parse_address
+from sessiontree.store.postgres.address import Address, has_several_hosts, is_database_address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.connection import PostgresDatabase
+from sessiontree.store.postgres.driver import read_timeline
 from sessiontree.store.postgres.rows import clean_text
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
@@ -147,6 +148,95 @@ def test_after_a_lost_connection_the_idle_ones_are_not_used(shared_database: str
     assert database.run(work) == (1,)
     assert len(tries) == 2
     database.close()
+
+
+@pytest.fixture
+def two_ways(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Proxy, PostgresDatabase]]:
+    """A database whose address has two servers; the first one is a proxy. Slow statements are noticed early."""
+    monkeypatch.setattr("sessiontree.store.postgres.failover_watch.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("sessiontree.store.postgres.failover_watch.CHECK_SECONDS", 0.05)
+    first = Proxy(server.port)
+    url = f"postgresql://postgres@127.0.0.1:{first.port},127.0.0.1:{server.port}/postgres?connect_timeout=3"
+    database = PostgresDatabase(parse_address(url), prepare=lambda connection, where: None)
+    yield first, database
+    database.close()
+    first.close()
+
+
+def test_a_statement_on_a_server_that_is_not_the_primary_any_more_is_sent_to_the_new_one(
+    two_ways: tuple[Proxy, PostgresDatabase],
+) -> None:
+    first, database = two_ways
+    ports: list[int] = []
+
+    def work(connection: psycopg.Connection[Any]) -> None:
+        ports.append(connection.info.port)
+        if len(ports) == 1:
+            first.is_down = True  # and the connection hangs, as if the server was suspended
+            connection.execute("SELECT pg_sleep(3600)")
+
+    database.run(work)
+
+    assert ports[0] == first.port
+    assert len(ports) == 2
+    assert ports[1] != first.port
+
+
+def test_a_slow_statement_on_the_primary_is_left_alone(two_ways: tuple[Proxy, PostgresDatabase]) -> None:
+    _, database = two_ways
+    tries: list[int] = []
+
+    def work(connection: psycopg.Connection[Any]) -> None:
+        tries.append(1)
+        connection.execute("SELECT pg_sleep(1)")
+
+    database.run(work)
+
+    assert len(tries) == 1
+
+
+def test_a_primary_that_became_a_standby_is_left_if_there_are_others(
+    two_ways: tuple[Proxy, PostgresDatabase], shared_database: str
+) -> None:
+    tries: list[int] = []
+
+    def work(connection: psycopg.Connection[Any]) -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            connection.execute("SET default_transaction_read_only = on")
+        connection.execute("CREATE TABLE pg_temp.t ()")
+        connection.execute("CREATE TABLE IF NOT EXISTS t ()")
+
+    two_ways[1].run(work)
+    assert len(tries) == 2
+    tries.clear()
+    with pytest.raises(st.StoreError, match="the database is read-only"):
+        PostgresDatabase(parse_address(shared_database)).run(work)
+
+
+def test_a_server_with_an_older_timeline_is_refused(
+    two_ways: tuple[Proxy, PostgresDatabase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a failover, a primary that wakes up from a suspension still accepts writes."""
+    _, database = two_ways
+    timelines = [2, 1, 1, 2]
+    monkeypatch.setattr("sessiontree.store.postgres.connection.read_timeline", lambda connection: timelines.pop(0))
+    database.run(lambda connection: None)
+    database.close()
+
+    assert database.run(lambda connection: connection.execute("SELECT 1").fetchone()) == (1,)
+    assert timelines == []
+
+
+def test_the_timeline_of_a_server_is_read(shared_database: str) -> None:
+    with psycopg.connect(shared_database) as connection:
+        assert read_timeline(connection) == 1
+
+
+def test_addresses_of_several_servers_are_recognized() -> None:
+    assert has_several_hosts("postgresql://ann:pa,ss@a,b:5432/talks") is True
+    assert has_several_hosts("postgresql:///talks?host=a,b&user=ann") is True
+    assert has_several_hosts("postgresql://ann:pa,ss@a/talks?application_name=x,y") is False
 
 
 # The schema

@@ -213,24 +213,38 @@ async def test_a_cost_limit_works_for_a_free_model(session: Session) -> None:
     assert (status.status, status.budget_used) == ("completed", 0)
 
 
-async def test_overspending_is_limited_to_calls_in_progress(session: Session) -> None:
-    doors = CallGate()
+async def test_agents_that_call_at_the_same_time_do_not_exceed_the_budget(session: Session) -> None:
+    """Each answer costs 15 tokens. The first agent calls alone, and then as many as the budget is enough for."""
+    doors, most = CallGate(), 0
 
     async def answer(request: Request) -> object:
+        nonlocal most
+        await asyncio.sleep(0)
+        most = max(most, doors.waiting + 1)
         await doors(request)
         return [ToolCall(f"c{doors.calls}", "again", {})]
 
-    swarm = Swarm(
-        session, "crowd", "Do it", agents=4, budget=Budget(tokens=15), model=build_model(answer), tools=[again]
-    )
+    model = build_model(answer)
+    swarm = Swarm(session, "crowd", "Do it", agents=20, budget=Budget(tokens=60), model=model, tools=[again])
     await swarm.start()
+    await doors.wait_for_calls(1)
+    doors.open()
     await doors.wait_for_calls(4)
-    doors.open(8)
+    doors.open(100)
     status = await swarm.wait()
 
-    assert status.status == "paused"
-    assert status.tokens == 60
-    assert doors.calls == 4
+    assert (status.status, status.tokens, doors.calls) == ("paused", 60, 4)
+    assert 1 < most <= 3
+    scopes = [event.level for event in swarm.events.read(types=["budget"]) if isinstance(event, BudgetEvent)]
+    assert scopes == ["warning", "critical", "exhausted"]
+
+
+async def test_an_agent_that_ends_leaves_its_share_of_the_budget_to_others(session: Session) -> None:
+    model = answer_in_turns(1)
+
+    status = await Swarm(session, "crowd", "Do it", agents=8, budget=Budget(tokens=8 * 15 + 1), model=model).run()
+
+    assert (status.status, status.tokens) == ("completed", 120)
 
 
 async def test_an_agent_with_a_used_up_budget_waits_and_the_others_continue(session: Session) -> None:
@@ -385,7 +399,7 @@ async def test_a_budget_used_up_by_the_last_call_does_not_pause_the_swarm(sessio
 
     assert status.status == "completed"
     assert status.budget_used == 1
-    assert [event.level for event in swarm.events.read(types=["budget"])] == ["exhausted"]
+    assert [event.level for event in swarm.events.read(types=["budget"])] == ["warning", "critical", "exhausted"]
     assert "paused" not in list_records(session)
 
 

@@ -354,6 +354,7 @@ class AgentRunner:
             match event:
                 case MessageEnd(entry=entry) if _is_answer(entry):
                     model.unrecorded = Spending()
+                    self._admission.changes.notify()
                 case Compacted():
                     model.unrecorded = Spending()
                 case HookTurnStart():

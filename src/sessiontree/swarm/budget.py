@@ -53,8 +53,14 @@ class LimitUsage(NamedTuple):
         return self.used / self.limit if self.limit > 0 else math.inf
 
     @property
+    def reached_levels(self) -> list[BudgetLevel]:
+        """The levels that are reached, lowest first."""
+        return [level for level, least in LEVELS if self.fraction >= least]
+
+    @property
     def level(self) -> BudgetLevel | None:
-        return next((level for level, least in reversed(LEVELS) if self.fraction >= least), None)
+        """The highest level that is reached."""
+        return self.reached_levels[-1] if self.reached_levels else None
 
     def __str__(self) -> str:
         if self.kind == "cost":

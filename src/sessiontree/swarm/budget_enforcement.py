@@ -1,7 +1,8 @@
 """Admission control: check budgets and pauses before every model call, and count the usage of each call.
 
 `AdmissionControl` reads the session before it decides, so a pause or spending counts whichever process it comes from.
-A budget can be exceeded only by the calls that were in progress when it ran out.
+A call is admitted only if the calls in progress leave something of the budget: so one call at most exceeds it, or more
+if they use more than all before them.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class AdmissionControl:
         now: Callable[[], int],
     ) -> None:
         self._journal = journal
-        self._changes = changes
+        self.changes = changes
         self._emit = emit
         self._now = now
         self._lock = asyncio.Lock()
@@ -179,7 +180,12 @@ class AdmissionControl:
         """
         await self.record_levels(agent)
         state = await self.pause_if_exhausted()
-        return state.status == "running" and can_continue(state, state.agents[agent])
+        tracked = state.agents[agent]
+        return state.status == "running" and can_continue(state, tracked) and self.has_budget_for_call(tracked)
+
+    def has_budget_for_call(self, agent: TrackedAgent) -> bool:
+        """Whether the calls that other agents may be making leave budget for one of this agent."""
+        return self._journal.state.has_budget_for_call(agent, self._now())
 
     async def record_levels(self, agent: str | None = None) -> None:
         """Record budget levels that running agents, and `agent` even if it has ended, have reached.
@@ -200,7 +206,7 @@ class AdmissionControl:
                         level=record.level, used=record.used, limit=record.limit, kind=record.kind, scope=record.scope
                     )
                 )
-        self._changes.notify()
+        self.changes.notify()
 
     async def pause_if_exhausted(self) -> TrackedSwarm:
         """Pause the swarm if its budget is used up or a budget cannot be enforced. Return the swarm's state."""
@@ -255,7 +261,7 @@ class AdmissionControl:
     async def pause(self, reason: str | None) -> None:
         await self._journal.append_record(PausedRecord(swarm=self._journal.id, reason=reason))
         self._emit(SwarmEvent(status="paused", reason=reason))
-        self._changes.notify()
+        self.changes.notify()
 
     def _list_new_levels(self, state: TrackedSwarm, agent: str | None) -> list[BudgetLevelRecord]:
         """Build records for budget levels that were reached and are not recorded yet."""
@@ -269,11 +275,12 @@ class AdmissionControl:
                 scopes.append((one.id, budget, one.compute_spending(now)))
         return [
             BudgetLevelRecord(
-                swarm=self._journal.id, scope=scope, kind=use.kind, level=use.level, used=use.used, limit=use.limit
+                swarm=self._journal.id, scope=scope, kind=use.kind, level=level, used=use.used, limit=use.limit
             )
             for scope, budget, spending in scopes
             for use in budget.list_usage(spending)
-            if use.level is not None and (scope, use.kind, use.level) not in state.reached_levels
+            for level in use.reached_levels
+            if (scope, use.kind, level) not in state.reached_levels
         ]
 
     def compute_time_left(self) -> float | None:

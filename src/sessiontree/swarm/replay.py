@@ -101,6 +101,8 @@ class TrackedAgent(Struct):
     """The entry that records the end."""
     started: bool = False
     """Whether the agent received its prompt."""
+    start_number: int = 0
+    """How many agents of the swarm had started when this one did, with itself."""
     turns: int = 0
     failures: int = 0
     consecutive_failures: int = 0
@@ -169,6 +171,8 @@ class TrackedSwarm(Struct):
     reached_levels: set[tuple[str, str, BudgetLevel]] = field(default_factory=set[tuple[str, str, BudgetLevel]])
     unreported: dict[str, dict[BudgetKind, str]] = field(default_factory=dict[str, dict[BudgetKind, str]])
     """Models that did not report usage since the last resume, by agent and kind of usage."""
+    largest_call: Spending | None = None
+    """The most that one model call used; `None` before the first answer."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     last_time: int = 0
 
@@ -191,6 +195,28 @@ class TrackedSwarm(Struct):
     def is_exhausted(self, agent: TrackedAgent) -> bool:
         """Whether the agent waits because its own budget is used up."""
         return any(scope == agent.id and level == "exhausted" for scope, _, level in self.reached_levels)
+
+    def has_budget_for_call(self, agent: TrackedAgent, now: int) -> bool:
+        """Whether the swarm's budget lets an agent call its model while other agents do.
+
+        A call is expected to use as much as the largest one so far. Agents that started earlier come first: this agent
+        may call if their calls leave something. Before the first answer, one agent calls. Every process comes to the
+        same answer from the session, so they share one budget.
+        """
+        if self.budget is None or (self.budget.cost is None and self.budget.tokens is None):
+            return True
+        ahead = sum(
+            other.started
+            and other.end_state is None
+            and not other.parts
+            and (not agent.started or other.start_number < agent.start_number)
+            and not self.is_exhausted(other)
+            for other in self.agents.values()
+        )
+        if not ahead or self.largest_call is None:
+            return not ahead
+        expected = Spending(ahead * self.largest_call.cost, ahead * self.largest_call.tokens)
+        return self.budget.find_exhausted(self.compute_spending(now).add(expected)) is None
 
     def get_agent_state(self, agent: TrackedAgent) -> AgentState:
         if agent.end_state is not None:
@@ -317,6 +343,7 @@ class TrackedSwarm(Struct):
     def _begin_agent(self, agent: TrackedAgent, now: int) -> None:
         if not agent.started:
             agent.started = True
+            agent.start_number = sum(other.started for other in self.agents.values())
             agent.stopwatch.start(now)
 
     def _end_agent(self, agent: TrackedAgent, state: AgentState, entry: EntryId, now: int) -> None:
@@ -331,6 +358,8 @@ class TrackedSwarm(Struct):
             if sums is not None:
                 agent.cost = round(agent.cost + sums.cost, 10)
                 agent.tokens += sums.tokens
+                known = self.largest_call or Spending()
+                self.largest_call = Spending(max(known.cost, sums.cost), max(known.tokens, sums.tokens))
         if isinstance(body, Message):
             if not agent.spawn.begins:
                 self._begin_agent(agent, now)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -28,6 +29,8 @@ from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import AgentSpec, CancelAction, ExpectedAgentsRecord, JoinAction, SpawnAction
 from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
 
+BUDGET_CHECK_SECONDS = 1.0
+"""How often an agent looks whether the calls of other agents left budget for it. They may run in other processes."""
 PAUSE_CHECK_DELAY = 0.2
 """Seconds to wait for new work before the swarm pauses because all agents wait for a larger budget."""
 MERGE_ATTEMPTS = 10
@@ -289,13 +292,20 @@ class Scheduler:
         return state.status == "running" and can_continue(state, agent)
 
     async def _wait_until_allowed(self, id: str) -> None:
-        """Wait while the swarm is paused or the agent's budget is used up."""
+        """Wait while the swarm is paused, the agent's budget is used up, or others may use the rest of the budget."""
         if self._state.is_exhausted(self._get_agent(id)):
             self._waiting_for_budget.add(id)
             self._schedule_pause_check()
         try:
-            while (agent := self._get_agent(id)).end_state is None and not self._can_work(agent):
-                await self._changes.wait()
+            while (agent := self._get_agent(id)).end_state is None:
+                if not self._can_work(agent):
+                    await self._changes.wait()
+                elif self._admission.has_budget_for_call(agent):
+                    break
+                else:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._changes.wait(), BUDGET_CHECK_SECONDS)
+                    await self._journal.refresh()
         finally:
             self._waiting_for_budget.discard(id)
 

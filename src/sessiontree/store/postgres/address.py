@@ -13,6 +13,8 @@ from sessiontree.errors import InvalidOperation
 
 SCHEMES = ("postgresql://", "postgres://")
 STORE_VARIABLE = "SESSIONTREE_STORE"
+DIRECT_VARIABLE = "SESSIONTREE_DIRECT_STORE"
+"""The variable with the address of the database itself, if `SESSIONTREE_STORE` is that of a pooler."""
 _SAFE_PARAMETERS = ("host", "port", "dbname", "user")
 """Parameters that identify the database."""
 _full_urls: dict[str, str] = {}
@@ -46,6 +48,14 @@ def is_database_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and text.startswith(SCHEMES)
 
 
+def has_several_hosts(url: str) -> bool:
+    """Return whether an address names several servers, of which one is the primary."""
+    from urllib.parse import parse_qs, urlsplit
+
+    parts = urlsplit(url)
+    return any("," in hosts for hosts in (parts.netloc.rpartition("@")[2], *parse_qs(parts.query).get("host", ())))
+
+
 def get_default_address() -> Address | None:
     """Return the database in `SESSIONTREE_STORE`; `None` if sessions are files. Raises `InvalidOperation`."""
     text = os.environ.get(STORE_VARIABLE)
@@ -53,6 +63,16 @@ def get_default_address() -> Address | None:
         return None
     if not is_database_address(text):
         raise InvalidOperation(f"{STORE_VARIABLE} must be an address such as postgresql://host/database")
+    return _parse_url(text)
+
+
+def find_direct_address(address: Address) -> Address | None:
+    """Return the address without the pooler; `None` if there is no pooler in front of this database."""
+    text, default = os.environ.get(DIRECT_VARIABLE), get_default_address()
+    if not text or default is None or default.url != address.url:
+        return None
+    if not is_database_address(text):
+        raise InvalidOperation(f"{DIRECT_VARIABLE} must be an address such as postgresql://host/database")
     return _parse_url(text)
 
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.address import parse_address
+from sessiontree.store.postgres.address import find_direct_address, parse_address
 from sessiontree.store.postgres.connection import PostgresDatabase, get_database
 from sessiontree.store.postgres.driver import build_store_error, get_driver_error, is_unsupported
 
@@ -38,7 +38,9 @@ class AdvisoryLock:
     """A named lock in the database at an address."""
 
     def __init__(self, address: str, name: str) -> None:
-        self._database: PostgresDatabase = get_database(parse_address(address))
+        known = parse_address(address)
+        # A pooler may give each transaction another connection, and the lock belongs to the connection.
+        self._database: PostgresDatabase = get_database(find_direct_address(known) or known)
         digest = sha256(name.encode()).digest()
         self._key = int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
         self._lock_thread: _LockThread | None = None
@@ -95,7 +97,8 @@ class _LockThread(threading.Thread):
     def _check_connection(self) -> None:
         try:
             if self._connection is not None:
-                self._connection.execute("SELECT 1")
+                with self._database.watch(self._connection):
+                    self._connection.execute("SELECT 1")
                 return
         except get_driver_error():
             self._close_connection()
@@ -135,7 +138,8 @@ def _try_lock(database: PostgresDatabase, key: _Key) -> _LockedConnection | None
         raise build_store_error(database.location, error) from error
     row = None
     try:
-        row = connection.execute(_TRY_LOCK, [_to_signed(part) for part in key]).fetchone()
+        with database.watch(connection):
+            row = connection.execute(_TRY_LOCK, [_to_signed(part) for part in key]).fetchone()
     except get_driver_error() as error:
         if not is_unsupported(error):
             raise build_store_error(database.location, error) from error

@@ -1,8 +1,8 @@
 """Connections to PostgreSQL: a pool for each database, retries, and waiting for changes.
 
-If the connection or the server fails, the work is retried with growing pauses for `RETRY_SECONDS`, and for less if the
-database was never reached, since its address may be wrong. So all work must be safe to run twice. If the database
-cannot be reached any more after a write was sent, the error is `OutcomeUnknown`.
+If the connection or the server fails, the work is retried with growing pauses for `RETRY_SECONDS` after the first
+failure, and for less if the database was never reached, since its address may be wrong. So all work must be safe to run
+twice. If the database cannot be reached any more after a write was sent, the error is `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,31 @@ import random
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from sessiontree.errors import OutcomeUnknown, SessionTreeError, StoreError
-from sessiontree.store.postgres.address import Address
+from sessiontree.store.postgres.address import Address, find_direct_address, has_several_hosts
 from sessiontree.store.postgres.driver import (
     MAX_PAUSE,
     MIN_PAUSE,
+    build_connection_error,
     build_store_error,
     format_driver_error,
     get_driver_error,
+    is_read_only,
     is_transient,
     open_connection,
+    read_timeline,
 )
+from sessiontree.store.postgres.failover_watch import FailoverWatch
 from sessiontree.store.postgres.schema import SELECT_SIZES, ensure_schema
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
 
-RETRY_SECONDS = 30.0
-"""Seconds for which failed work is retried."""
+RETRY_SECONDS = 45.0
+"""Seconds for which failed work is retried. A failover takes less."""
 FIRST_RETRY_SECONDS = 5.0
 """The same for a database that this process has never reached."""
 MAX_CONNECTIONS = 16
@@ -58,12 +62,20 @@ class PostgresDatabase:
         self.location = address.safe_url
         self.retry_seconds = retry_seconds
         self._url = address.url
+        self._is_pooled = find_direct_address(address) is not None
         self._prepare = prepare
         self._idle: list[Connection] = []
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
         self._is_ready = False
+        self._timeline = 0
+        """The newest timeline of the servers that this process has connected to."""
         self.watcher = ChangeWatcher(self._find_sizes)
+        self._failover_watch = FailoverWatch(self.connect) if has_several_hosts(address.url) else None
+
+    def watch(self, connection: Connection) -> AbstractContextManager[None]:
+        """Return a context in which statements fail if another server becomes the primary while they wait."""
+        return nullcontext() if self._failover_watch is None else self._failover_watch.watch(connection)
 
     def run(self, work: Callable[[Connection], T], *, location: str = "", writes: bool = False) -> T:
         """Call `work` with a connection and return its result. `work` may be called several times.
@@ -71,19 +83,21 @@ class PostgresDatabase:
         Raises `StoreError`. With `writes`, raises `OutcomeUnknown` if the write may have been done.
         """
         location = location or self.location
-        started = time.monotonic()
+        failed_at: float | None = None
         pause, doubtful = MIN_PAUSE, False
         while True:
             reached = False
             try:
-                with self._borrow_connection() as connection:
+                with self._borrow_connection() as connection, self.watch(connection):
                     reached = True
                     return work(connection)
             except get_driver_error() as error:
-                if not is_transient(error, reached):
+                demoted = self._failover_watch is not None and is_read_only(error)
+                if not (demoted or is_transient(error, reached)):
                     raise build_store_error(location, error) from error
                 doubtful = doubtful or (writes and reached)
-                if time.monotonic() + pause > started + self._get_retry_seconds():
+                failed_at = time.monotonic() if failed_at is None else failed_at
+                if time.monotonic() + pause > failed_at + self._get_retry_seconds():
                     reason = f"the database cannot be reached: {format_driver_error(error)}"
                     raise (OutcomeUnknown if doubtful else StoreError)(location, reason) from error
             time.sleep(pause * random.uniform(0.5, 1))
@@ -125,8 +139,24 @@ class PostgresDatabase:
             return self._idle.pop() if self._idle else None
 
     def connect(self) -> Connection:
-        """Open a connection outside the pool. The caller closes it."""
-        return open_connection(self._url)
+        """Open a connection outside the pool. The caller closes it.
+
+        A primary that was suspended still takes itself for the primary when it wakes up. So a server is refused whose
+        timeline is older than one that this process has seen: with each failover, a new timeline begins.
+        """
+        connection = open_connection(self._url, is_pooled=self._is_pooled)
+        if self._failover_watch is not None:
+            try:
+                with self.watch(connection):
+                    timeline = read_timeline(connection)
+                with self._lock:
+                    if timeline < self._timeline:
+                        raise build_connection_error(f"{connection.info.host} is not the primary any more")
+                    self._timeline = timeline
+            except BaseException:
+                connection.close()
+                raise
+        return connection
 
     def close(self) -> None:
         """Close the idle connections. The next use opens new ones."""

@@ -37,8 +37,12 @@ _REJECTION_MESSAGES = (
 """Parts of messages with which a server rejects a login. They come without a state."""
 
 
-def open_connection(url: str) -> Connection:
-    """Open a connection with the time limits of this module."""
+def open_connection(url: str, *, is_pooled: bool = False) -> Connection:
+    """Open a connection with the time limits of this module.
+
+    `is_pooled` is for a pooler that gives each transaction another connection: it knows no options and keeps no
+    prepared statements. The time limits of the server then come from the settings of the role.
+    """
     psycopg = _import_driver()
     from psycopg.conninfo import conninfo_to_dict
 
@@ -57,6 +61,9 @@ def open_connection(url: str) -> Connection:
         "options": limits,
         "client_encoding": "utf-8",
     }
+    if is_pooled:
+        defaults |= {"prepare_threshold": None}
+        del defaults["options"]
     return psycopg.connect(
         url, autocommit=True, **{name: value for name, value in defaults.items() if name not in known}
     )
@@ -75,6 +82,22 @@ def get_driver_error() -> type[Exception]:
     return _import_driver().Error
 
 
+def read_timeline(connection: Connection) -> int:
+    """Return the number of the timeline that a primary writes; 0 for a standby, which has none."""
+    try:
+        row = connection.execute("SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)").fetchone()
+    except get_driver_error() as error:
+        if getattr(error, "sqlstate", None) == "55000" or is_unsupported(error):
+            return 0
+        raise
+    return 0 if row is None else int(row[0], 16)
+
+
+def build_connection_error(reason: str) -> Exception:
+    """Return the driver's error for a connection that failed."""
+    return _import_driver().OperationalError(reason)
+
+
 def is_transient(error: Exception, reached: bool) -> bool:
     """Return whether a retry may help."""
     state: str | None = getattr(error, "sqlstate", None)
@@ -83,6 +106,11 @@ def is_transient(error: Exception, reached: bool) -> bool:
     if not isinstance(error, (_import_driver().OperationalError, _import_driver().InterfaceError)):
         return False
     return reached or not any(words in str(error) for words in _REJECTION_MESSAGES)
+
+
+def is_read_only(error: Exception) -> bool:
+    """Return whether the server refuses writes, as a primary does that became a standby."""
+    return getattr(error, "sqlstate", None) == "25006"
 
 
 def is_unsupported(error: Exception) -> bool:
@@ -103,7 +131,7 @@ def build_store_error(location: str, error: Exception) -> StoreError:
         return FenceRaised(location, format_driver_error(error))
     if state == "42501":
         return StoreError(location, f"this role lacks permission: {format_driver_error(error)}")
-    if state == "25006":
+    if is_read_only(error):
         return StoreError(location, "the database is read-only")
     if state == "57014":
         return StoreError(location, f"cancelled after {STATEMENT_SECONDS} seconds, nothing changed")
