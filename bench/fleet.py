@@ -23,7 +23,7 @@ import sessiontree as st
 from sessiontree.swarm.durable.executor import DurableExecutor
 
 IDLE = 30.0
-AGENTS = 20
+AGENTS = 100
 TURNS = 5
 
 

@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import psycopg
+
+from sessiontree.store.postgres.driver import read_timeline
 from tests.postgres import find_programs
 
 NODES = (1, 2, 3)
@@ -232,8 +235,16 @@ class Cluster:
         """Wait until all machines work, one as the primary and one as its synchronous standby."""
         wait_until(lambda: sorted(self.get_roles().values()) == ["leader", "replica", "sync_standby"])
 
-    def wait_for_primary_besides(self, old: Node) -> None:
-        wait_until(lambda: any(role == "leader" and name != old.name for name, role in self.get_roles().items()))
+    def find_timeline(self) -> int:
+        """Return the timeline of the primary, which every new primary raises; 0 while there is none."""
+        try:
+            with psycopg.connect(self.build_address("postgres"), autocommit=True) as connection:
+                return read_timeline(connection)
+        except psycopg.Error:
+            return 0
+
+    def wait_for_new_primary(self, timeline: int) -> None:
+        wait_until(lambda: self.find_timeline() > timeline)
 
     def close(self) -> None:
         for node in self.nodes:

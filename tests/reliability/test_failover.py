@@ -149,14 +149,16 @@ def test_no_failover_loses_or_doubles_anything(
         for number in range(ROUNDS):
             worker.ensure_running()
             fault = FAULTS[number % len(FAULTS)]
-            primary = cluster.find_primary()
+            primary, timeline = cluster.find_primary(), cluster.find_timeline()
 
-            async def run_round(primary: Any = primary, fault: str = fault, number: int = number) -> None:
+            async def run_round(
+                primary: Any = primary, fault: str = fault, number: int = number, timeline: int = timeline
+            ) -> None:
                 running = asyncio.create_task(run_swarm(session, number))
                 await asyncio.sleep(chance.uniform(0, 3))  # any moment of the swarm
                 began = time.monotonic()
                 await asyncio.to_thread(getattr(primary, fault))
-                await asyncio.to_thread(cluster.wait_for_primary_besides, primary)
+                await asyncio.to_thread(cluster.wait_for_new_primary, timeline)
                 seconds[fault].append(time.monotonic() - began)
                 while not running.done():
                     worker.ensure_running()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import threading
 import time
 import uuid
@@ -414,6 +415,14 @@ def test_projects_can_be_isolated(server: Server) -> None:
     assert st.create(cwd="/projects/a", dir=mine.url).append(st.user("own"))
     rows(superuser, "INSERT INTO sessiontree.torn VALUES (%s, %s, 'a secret of b')", *key)
     assert rows(mine.url, "SELECT bytes FROM sessiontree.torn") == []
+
+    with pytest.raises(subprocess.CalledProcessError):
+        server.program("pg_dump", "--schema", "sessiontree", url)
+    run_page(superuser, 2)
+    dump = server.program("pg_dump", "--schema", "sessiontree", url.replace("keeper@", "sessiontree_backup@"))
+    again = server.new_database()
+    server.program("psql", "--quiet", again, input=dump)
+    assert {"a", "b"} <= {summary.id for summary in catalog.sessions(all=True, dir=again)}
 
 
 def test_even_the_owner_can_only_append(server: Server, shared_database: str) -> None:
