@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.export.snapshot import Snapshot, read_snapshot
 from sessiontree.interop import opencode
@@ -117,3 +118,18 @@ def test_new_messages_of_opencode_sort_behind_what_is_written() -> None:
 
     next_id = f"msg_{NOW * 0x1000 & 0xFFFFFFFFFFFF:012x}"
     assert all(item["info"]["id"] < next_id for item in load(written)["messages"])
+
+
+def test_a_kept_message_is_not_older_than_the_summary_above_it() -> None:
+    session = st.memory(cwd="/project")
+    session.append(st.user("An old question"))
+    answer = st.assistant("A kept answer", model="m", provider="p")
+    kept = session.append(st.Message({**answer.message, "timestamp": 1700000000000}))
+    session.append(st.Compaction(summary="They talked.", first_kept=kept.id))
+    session.append(st.user("A new question"))
+
+    snapshot = read_snapshot(session.export("jsonl").content.splitlines())
+    created = [item["info"]["time"]["created"] for item in load(write(snapshot))["messages"]]
+
+    assert created == sorted(created)
+    assert len(created) == 4

@@ -121,7 +121,8 @@ def test_our_own_session_continues_in_each_program(agents: Agents) -> None:
     answer = session.append(st.assistant("A dot.", model="m", provider="p"))
     compacted = st.memory(cwd=str(agents.project))
     compacted.append(st.user("An old question"))
-    kept = compacted.append(st.assistant("A kept answer", model="m", provider="p"))
+    answered = st.assistant("A kept answer", model="m", provider="p")
+    kept = compacted.append(st.Message({**answered.message, "timestamp": 1700000000000}))  # before the summary
     compacted.append(st.Compaction(summary="They talked.", first_kept=kept.id))
     compacted.append(st.user("A new question"))
     compacted.append(st.assistant("A new answer", model="m", provider="p"))

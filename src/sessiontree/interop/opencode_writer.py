@@ -134,6 +134,7 @@ class _ExportWriter(ResumeWriter):
         self.id = self._make_id("ses")
         self._messages: list[JsonObject] = []
         self._prompt = ""
+        self._latest_time = 0
         """The last user message."""
         self._calls: dict[str, JsonObject] = {}
         """The parts of calls that wait for their result, by id."""
@@ -289,6 +290,11 @@ class _ExportWriter(ResumeWriter):
         for part in self._messages[-1]["parts"]:
             if part["type"] == "tool":
                 self._calls[part["callID"]] = part
+
+    def _get_time(self, message: JsonObject) -> int:
+        """Return a time that is never before that of the message above: opencode drops a kept message otherwise."""
+        self._latest_time = max(self._latest_time, super()._get_time(message))
+        return self._latest_time
 
     def _build_call(self, block: JsonObject, source: EntryId, time: int) -> JsonObject:
         id, arguments = self._assign_call_id(block, source), self._read_arguments(block, source)
