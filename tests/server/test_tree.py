@@ -186,6 +186,17 @@ async def test_a_path_row_of_an_answer_has_all_fields(env: ServerEnv, client: ht
     assert "html" not in result
 
 
+async def test_the_html_of_a_note_has_no_marks_of_the_program(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
+    marked = "<command-name>/compact</command-name><command-args></command-args>"
+    with st.open(id) as session:
+        session.head.append(st.CustomMessage(custom_type="claude.note", content=marked))
+
+    row = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"][-1]
+
+    assert (row["text"], row["html"]) == (marked, "<p>/compact</p>\n")
+
+
 async def test_a_path_marks_merges_and_images(env: ServerEnv, client: httpx.AsyncClient) -> None:
     id = env.create_session()
     with st.open(id) as session:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from unicodedata import combining, east_asian_width
 
 import click
 from msgspec import Struct
@@ -95,6 +97,31 @@ def shorten(text: str) -> str:
     return escape_line(text if len(text) <= MAX_LIST_CHARS else f"{text[: MAX_LIST_CHARS - 1]}…")
 
 
+def get_terminal_width() -> int | None:
+    """Return the number of columns of the terminal; `None` if standard output is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def count_cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_get_cell_width, text))
+
+
+def _get_cell_width(character: str) -> int:
+    return 0 if combining(character) else 2 if east_asian_width(character) in "WF" else 1
+
+
+def cut_to_cells(text: str, room: int) -> str:
+    """Return a text that takes at most `room` columns of a terminal, with `…` at its end if it was cut."""
+    if count_cells(text) <= room:
+        return text
+    end = taken = 0
+    while end < len(text) and taken + _get_cell_width(text[end]) < room:
+        taken += _get_cell_width(text[end])
+        end += 1
+    return f"{text[:end]}…"
+
+
 def echo(*parts: str) -> None:
     click.echo(join_parts(*parts))
 
@@ -126,7 +153,7 @@ def warn(text: str) -> None:
 
 
 def dim(text: str) -> str:
-    return click.style(text, dim=True)
+    return click.style(text, dim=True) if text else ""
 
 
 def bold(text: str) -> str:
@@ -134,7 +161,7 @@ def bold(text: str) -> str:
 
 
 def colorize(text: str, color: str) -> str:
-    return click.style(text, fg=color)
+    return click.style(text, fg=color) if text else ""
 
 
 def print_table(rows: list[list[str]]) -> None:

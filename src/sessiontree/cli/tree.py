@@ -11,11 +11,14 @@ from sessiontree.cli.file_options import count_changed_files
 from sessiontree.cli.output import (
     bold,
     colorize,
+    count_cells,
+    cut_to_cells,
     dim,
     echo,
     echo_json_parts,
     echo_lines,
     escape_line,
+    get_terminal_width,
     join_parts,
     shorten,
     warn,
@@ -31,6 +34,8 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
 
 NO_ENTRIES = "(no entries)"
+MIN_TEXT_CELLS = 20
+"""Columns that the text of a row takes at least, in a terminal that is too narrow for the row."""
 WINDOW_ROWS = 40
 """Rows that `tree --around` shows by default."""
 
@@ -128,13 +133,13 @@ def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId
     leaf, scan = _find_leaf(session), ProblemScan(session.tree)
     drawing = TreeDrawing(session.tree, leaf, filter, session.heads, scan)
     rows = drawing.iter_rows(start)
+    origin = f", from {escape_line(session.header.origin_name)}" if session.header.origin_name else ""
     echo(
         bold(escape_line(session.name or "unnamed")),
-        dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
-        dim(f"from {escape_line(session.header.origin_name)}") if session.header.origin_name else "",
+        dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}{origin}"),
     )
-    changed = count_changed_files(session)
-    count = echo_lines(_format_row(row, session.tree, changed.get(row.id, 0)) for row in islice(rows, limit))
+    changed, width = count_changed_files(session), get_terminal_width()
+    count = echo_lines(_format_row(row, session.tree, changed.get(row.id, 0), width) for row in islice(rows, limit))
     if limit is not None and next(rows, None) is not None:
         echo(dim(f"(more rows follow; {pluralize(count, 'row')} shown)"))
     if drawing.is_deep:
@@ -147,19 +152,28 @@ def _print_tree(session: Session, filter: str, limit: int | None, start: EntryId
     _warn_problems(session, _list_problems(session, scan, limit))
 
 
-def _format_row(row: DrawnRow, tree: Tree, changed: int) -> str:
-    """Return a row of the tree as a line. `changed` is the number of files that the tool call changed."""
+def _format_row(row: DrawnRow, tree: Tree, changed: int, width: int | None) -> str:
+    """Return a row of the tree as a line. `changed` is the number of files that the tool call changed.
+
+    If a `width` is given, the text is cut so that the row fits on one line of the terminal.
+    """
     label = tree.label(row.id)
+    mark = "• " if row.on_path else ""
+    label_mark = f"[{escape_line(label)}] " if label else ""
+    names = "".join(f"({escape_line(name)})" for name in row.branches)
+    files = f"· {pluralize(changed, 'file')}" if changed else ""
+    active = "← active" if row.active else ""
     hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
+    text = escape_line(row.text)
+    if width is not None:
+        others = join_parts(f"{row.prefix}{mark}{label_mark} ", names, files, active, hidden)
+        text = cut_to_cells(text, max(MIN_TEXT_CELLS, width - count_cells(others)))
     return join_parts(
-        (dim(row.prefix) if row.prefix else "")
-        + (colorize("• ", "green") if row.on_path else "")
-        + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
-        + escape_line(row.text),
-        "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
-        dim(f"· {pluralize(changed, 'file')}") if changed else "",
-        colorize("← active", "green") if row.active else "",
-        dim(hidden) if hidden else "",
+        dim(row.prefix) + colorize(mark, "green") + colorize(label_mark, "yellow") + text,
+        colorize(names, "cyan"),
+        dim(files),
+        colorize(active, "green"),
+        dim(hidden),
     )
 
 

@@ -28,6 +28,7 @@ from sessiontree.core.entries import (
     Message,
 )
 from sessiontree.core.entry_text import get_body_text
+from sessiontree.core.foreign_markup import format_program_text
 from sessiontree.core.messages import (
     assistant,
     coerce_string,
@@ -505,7 +506,10 @@ def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[
         model=":".join(model) if model is not None else UNSET,
         usage=usage if is_object(usage) else UNSET,
     )
-    return UnrenderedPathRow(row, text_content if get_answered_call(message) is None else None)
+    prose = text_content if get_answered_call(message) is None else None
+    if prose is not None and get_role(message) != "assistant":
+        prose = format_program_text(prose, with_results=True)
+    return UnrenderedPathRow(row, prose)
 
 
 def _get_content(body: Body) -> Any:
