@@ -205,15 +205,17 @@ def test_ctrl_c_ends_a_prompt_whose_answer_is_not_written_yet_and_names_the_file
     Path(found[1]).unlink()
 
 
+@pytest.mark.parametrize("by", ["lock file", "hard link"])
 async def test_a_server_answers_while_requests_wait_for_a_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "120")
     house = ServerEnv(tmp_path)
     stalled, other = house.create_session(), house.create_session(house.other)
     body: dict[str, Any] = {"json": {"name": "renamed"}}
     with st.open(stalled) as session:
-        lock_path = find_lock(session)
+        # A writer that uses another hard link has another lock file, but locks the same session file.
+        lock_path = find_lock(session) if by == "lock file" else session.file
     async with open_client(house.build_app(), house.owner) as client:
         assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
         with suspend_lock_holder(lock_path) as pid:
@@ -225,19 +227,22 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
             assert f"process {pid}" in first.json()["error"]["message"]
             # Requests for other sessions are served, and so are reads of this one.
             assert (await client.patch(f"/api/sessions/{other}", **body)).status_code == 200
-            assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
+            for part in ("", "/tree", "/context"):
+                read = await asyncio.wait_for(client.get(f"/api/sessions/{stalled}{part}"), 20)
+                assert read.status_code == 200
             assert pending, "no request waited for the lock"
         answers = [(await task).status_code for task in waits]
         assert set(answers) == {200, 503}
         assert (await client.patch(f"/api/sessions/{stalled}", **body)).status_code == 200
 
 
-async def test_a_waiting_agent_does_not_block_readers_of_its_session(session: st.Session) -> None:
+@pytest.mark.parametrize("by", ["lock file", "hard link"])
+async def test_a_waiting_agent_does_not_block_readers_of_its_session(session: st.Session, by: str) -> None:
     from sessiontree.model.scripted import ScriptedModel
 
     with st.open(session.file) as opened:
         agent = st.Agent(opened.head, ScriptedModel(["Hello"]))
-        with suspend_lock_holder(find_lock(session)):
+        with suspend_lock_holder(find_lock(session) if by == "lock file" else session.file):
             run = asyncio.create_task(agent.run("Hi"))
             await asyncio.sleep(0)
             for _ in range(20):

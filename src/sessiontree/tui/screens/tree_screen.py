@@ -266,8 +266,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         pane.display = is_open and self._pane_mode in ("text", "model")
         if both:
             if marks != self._shown_marks:
-                self._shown_marks = marks
                 self._comparison.show_sides(await asyncio.to_thread(self._build_sides, marks))
+                self._shown_marks = marks  # not before: a newer call cancels this one while it builds them
         elif self._conversation.display and chosen is not None:
             await asyncio.sleep(REST_SECONDS)
             self._conversation.show_blocks(await asyncio.to_thread(self._build_conversation, chosen))
