@@ -358,7 +358,7 @@ class JsonlStore(RepairableFile):
 
     def get_lock_wait(self) -> LockWait | None:
         with self._convert_read_errors():
-            return self._lock.find_other_holder()
+            return self._lock.find_other_holder(self._read_fd if self._fd is None else self._fd, self.location)
 
     def reset_after_fork(self) -> None:
         """In a forked child: drop the parent's open files, which share its locks and would keep them held."""

@@ -96,16 +96,19 @@ class FileLock:
             lock_file(self.open(), self.path)
         raise StoreError(self.path, "the lock file keeps being replaced; cannot lock")
 
-    def find_other_holder(self) -> LockWait | None:
-        """Return a wait for the process that holds the lock; `None` if it is free or held by this process."""
+    def find_other_holder(self, fd: int | None = None, path: str = "") -> LockWait | None:
+        """Return a wait for the process that holds the lock; `None` if it is free or held by this process.
+
+        With `fd`, an open file that is locked together with this one, for that file too.
+        """
         with self._inspection_lock:
             if self.is_owned or not self.thread_lock.acquire(blocking=False):
                 return None
             try:
-                fd = self.open() if self.fd is None else self.fd
-                if not is_locked(fd):
-                    return None
-                return LockWait(fd, self.path, get_limit=get_configured_limit, shortest_pause=EVENT_LOOP_PAUSE)
+                for file, name in ((self.open() if self.fd is None else self.fd, self.path), (fd, path)):
+                    if file is not None and is_locked(file):
+                        return LockWait(file, name, get_limit=get_configured_limit, shortest_pause=EVENT_LOOP_PAUSE)
+                return None
             finally:
                 self.thread_lock.release()
 
