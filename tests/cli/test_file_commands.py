@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -300,8 +301,6 @@ def test_snapshots_stay_while_a_fork_of_the_session_exists(cli: Run, here: Path)
 
 
 def test_missing_snapshots_are_reported_and_the_conversation_moves(cli: Run, home: Path, talk: Path) -> None:
-    import shutil
-
     shutil.rmtree(home / ".sessiontree/files")
     place = get_prompt(talk, "Make it longer")
 
@@ -385,3 +384,31 @@ def test_switch_and_undo_preview_files_and_move_files_alone(cli: Run, fails: Run
 
     assert (here / "poem").read_text() == before
     assert "requires --files" in fails("undo", str(talk), "--dry-run", code=2)
+
+
+def test_an_export_shows_what_each_call_did_to_files_on_request(cli: Run, fails: Run, here: Path, talk: Path) -> None:
+    with st.open(talk) as session:
+        run_turns(session, here, ("Sign it", "echo token=ghp_aBcDeFgHiJkLmNoPqRsTuVwXyZ0123456789 >> poem"))
+
+    assert "+three" not in cli("export", str(talk), "--format", "md", "-o", "-")
+    shown = cli("export", str(talk), "--format", "md", "--files", "-o", "-")
+    assert "+three" in shown
+    assert shown.count("diff --git a/poem b/poem") == 3
+    part = cli("export", str(talk), "--branch", get_prompt(talk, "Sign it"), "--format", "text", "--files", "-o", "-")
+    assert part.count("diff --git a/poem b/poem") == 2
+    redacted = cli("export", str(talk), "--format", "text", "--files", "--redact", "-o", "-")
+    assert "+three" in redacted
+    assert "ghp_" not in redacted
+    cli("export", str(talk), "--files", "-o", "page.html")
+    assert "+three" in (here / "page.html").read_text()
+    assert "--files requires --format html, md or text" in fails(
+        "export", str(talk), "--format", "jsonl", "--files", "-o", "-", code=2
+    )
+
+
+def test_an_export_without_the_snapshots_counts_the_files_of_each_call(cli: Run, home: Path, talk: Path) -> None:
+    shutil.rmtree(home / ".sessiontree/files")
+
+    shown = cli("export", str(talk), "--format", "md", "--files", "-o", "-")
+
+    assert "changed 2 files; the snapshots are not on this machine" in shown

@@ -6,7 +6,8 @@ import gc
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,8 +43,12 @@ from sessiontree.library.transfer import copy as copy_sessions
 from sessiontree.library.transfer import verify as verify_sessions
 from sessiontree.store.file_operations import write_private
 
+if TYPE_CHECKING:
+    from sessiontree.session import Session
+
 STDOUT = "-"
 OWN_FORMATS = (*FORMATS, *DATASET_FORMATS)
+READABLE_FORMATS = ("html", "md", "text")
 
 
 @app.command(
@@ -73,6 +78,9 @@ OWN_FORMATS = (*FORMATS, *DATASET_FORMATS)
     metavar="RULE",
     help=f"With --format preference: how the better branch is found, one of {RULES}. Default: {DEFAULT_RULE}.",
 )
+@click.option(
+    "--files", "with_files", is_flag=True, help="With html, md and text: show what each call did to files as a diff."
+)
 @click.option("--redact", is_flag=True, help="Redact keys, tokens, private keys and home paths.")
 @click.option(
     "--pattern",
@@ -89,6 +97,7 @@ def export_command(
     branch: str | None,
     subtree: str | None,
     prefer: str | None,
+    with_files: bool,
     redact: bool,
     patterns: tuple[str, ...],
     force: bool,
@@ -101,6 +110,10 @@ def export_command(
     chosen = form or _detect_format(output or "")
     if prefer is not None and chosen != "preference":
         raise click.UsageError("--prefer requires --format preference")
+    if with_files and chosen not in READABLE_FORMATS:
+        raise click.UsageError(
+            f"--files requires --format {', '.join(READABLE_FORMATS[:-1])} or {READABLE_FORMATS[-1]}"
+        )
     with open_session(session, read_only=True) as source:
         redactor = Redactor(patterns, homes=list_user_homes()) if redact else None
         target = output or build_file_name(source.id, chosen if chosen in OWN_FORMATS else "jsonl")
@@ -118,7 +131,7 @@ def export_command(
             pieces = source.store.stream_bytes()
         else:
             pieces = stream_export(
-                source.stream_lines(),
+                _add_files(source) if with_files else source.stream_lines(),
                 chosen,
                 branch=branch,
                 subtree=subtree,
@@ -134,6 +147,12 @@ def export_command(
             click.echo(f"{escape_line(target)}  {_format_size(os.path.getsize(target))}")
     if redactor is not None:
         _print_redactions(redactor.report)
+
+
+def _add_files(source: Session) -> Iterator[bytes]:
+    from sessiontree.ops.export_files import add_call_diffs, read_call_diffs
+
+    return add_call_diffs(source.stream_lines(), read_call_diffs(source))
 
 
 def _detect_format(file: str) -> str:

@@ -206,6 +206,12 @@ def was_private(tree: Tree, branch: str) -> bool:
     return next((record.is_private for record in found if record.branch == branch), False)
 
 
+def list_calls(tree: Tree) -> list[FilesRecord]:
+    """Return the records of calls that changed files, of all folders, in the order of the file."""
+    found = (_parse_item(item, tree) for item in tree.items)
+    return [record for record in found if record is not None and record.kind == "call"]
+
+
 def count_changed_files(items: Iterable[Entry | Chain], tree: Tree) -> Counter[EntryId]:
     """Return how many files the agent changed, by the entry that the records among `items` belong to."""
     counts: Counter[EntryId] = Counter()
