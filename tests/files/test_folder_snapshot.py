@@ -351,9 +351,10 @@ def test_a_read_only_folder_has_snapshots(workspace: Workspace) -> None:
         workspace.folder.chmod(0o755)
 
 
-def test_a_file_that_keeps_changing_is_left_out_or_stored_whole(folder: Path) -> None:
+def test_a_file_that_keeps_changing_is_left_out_or_stored_as_it_was_at_one_moment(folder: Path) -> None:
     workspace = Workspace(folder)
     workspace.write("quiet", "quiet")
+    workspace.write("busy", "")
     stop = threading.Event()
     contents = [bytes([65 + number]) * 200_000 for number in range(4)]
 
@@ -376,7 +377,8 @@ def test_a_file_that_keeps_changing_is_left_out_or_stored_whole(folder: Path) ->
         assert b"quiet" in files
         if b"busy" in files:
             with workspace.store.open_blobs() as blobs:
-                assert blobs.read(files[b"busy"].blob) in (b"", *contents)
+                # A writer that the system interrupts may have written only a part. Two contents never mix.
+                assert len({*blobs.read(files[b"busy"].blob)}) <= 1
         else:
             assert ("busy", "it keeps changing") in [(item.path, item.reason) for item in state.left_out]
 
