@@ -261,7 +261,16 @@ def write_long_codex_session(path: Path) -> None:
             file.write(json.dumps({"type": "response_item", "payload": payload}) + "\n")
 
 
-@pytest.mark.parametrize("write", [write_long_claude_session, write_long_codex_session])
+def write_long_gemini_session(path: Path) -> None:
+    with path.open("w") as file:
+        file.write(json.dumps({"sessionId": "s", "projectHash": "x", "kind": "main"}) + "\n")
+        for number in range(800):
+            kind = ("user", "gemini")[number % 2]
+            message = {"id": f"id-{number}", "timestamp": "2026-01-02T09:30:00.000Z", "type": kind}
+            file.write(json.dumps({**message, "content": "word " * 2000}) + "\n")
+
+
+@pytest.mark.parametrize("write", [write_long_claude_session, write_long_codex_session, write_long_gemini_session])
 def test_memory_does_not_grow_with_the_size_of_a_file(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

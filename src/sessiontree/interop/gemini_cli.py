@@ -23,6 +23,7 @@ from sessiontree.interop.base import (
     FileHead,
     ForeignFile,
     ForeignFormat,
+    LineBuffer,
     get_object,
     read_record,
 )
@@ -79,10 +80,11 @@ def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversa
         records = _iter_records(file)
     roots = [other for other in related if posixpath.basename(other.name) == PROJECT_ROOT]
     chats = [other for other in related if posixpath.basename(other.name) != PROJECT_ROOT]
-    replay = ChatReplay(records)
-    subagents = {chat.id: chat for other in chats if (chat := ChatReplay(_iter_records(other))).id}
+    replay = ChatReplay(records, file.create_line_buffer())
+    replays = (ChatReplay(_iter_records(other), other.create_line_buffer()) for other in chats)
+    subagents = {chat.id: chat for chat in replays if chat.id}
     cwd = next((line.decode("utf-8", "replace").strip() for root in roots for line in root.iter_lines()), "")
-    yield _ChatReader(replay, subagents, cwd).build()
+    yield _ChatReader(replay, subagents, cwd, file.create_line_buffer()).build()
 
 
 def _iter_records(file: ForeignFile) -> Iterator[tuple[int, JsonObject | None]]:
@@ -127,13 +129,15 @@ def _convert_parts(role: str, parts: Sequence[object], kept: list[JsonObject]) -
 class _ChatReader:
     """Builds the tree of one chat from its replay."""
 
-    def __init__(self, replay: ChatReplay, subagents: dict[str, ChatReplay], cwd: str) -> None:
+    def __init__(self, replay: ChatReplay, subagents: dict[str, ChatReplay], cwd: str, lines: LineBuffer) -> None:
         header = replay.header
         folders = header.get("directories")
         named = next((path for path in folders if isinstance(path, str)), "") if is_list(folders) else ""
         self._replay = replay
         self._subagents = subagents
-        self._builder = ConversationBuilder(NAME, replay.id, cwd=named or cwd, started=header.get("startTime"))
+        self._builder = ConversationBuilder(
+            NAME, replay.id, cwd=named or cwd, started=header.get("startTime"), lines=lines
+        )
         self._builder.title = coerce_string(header.get("summary")).strip() or None
         self._heads: dict[str, EntryId | None] = {MAIN: None}
         self._ends: dict[str, EntryId | None] = {}
@@ -168,7 +172,7 @@ class _ChatReader:
         self, replay: ChatReplay, message: ChatMessage, parent: EntryId | None, branch: str
     ) -> EntryId | None:
         """Add a message with the results of its calls, and return the last entry."""
-        record = message.record
+        record = replay.read_record(message)
         kind, id, time = coerce_string(record.get("type")), message.id, record.get("timestamp")
         if message.is_echo:
             self._builder.add_alias(id, parent)
@@ -211,7 +215,7 @@ class _ChatReader:
         """Add the result of a call, which the log has in the call, in a user message, or in both."""
         listed = call.get("result")
         id = coerce_string(call.get("id"))
-        parts = listed if is_list(listed) and listed else replay.responses.get(id, [])
+        parts = listed if is_list(listed) and listed else replay.list_responses(id)
         results = [part for part in parts if is_object(part) and is_object(part.get("functionResponse"))]
         kept: list[JsonObject] = []
         extra = {key: value for key, value in call.items() if key not in ("id", "name", "args", "result")}

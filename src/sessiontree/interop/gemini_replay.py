@@ -9,17 +9,21 @@ from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import coerce_string, is_list, is_object
-from sessiontree.interop.base import get_object
+from sessiontree.format.json_line import read_object, write_object
+from sessiontree.interop.base import LineBuffer, get_object
 
 CONTEXT_START = "<session_context>"
 """How the message begins that Gemini puts before the conversation."""
 
 
 class ChatMessage(Struct):
-    """A message of the log, with the last change of it in the log."""
+    """A message of the log. `ChatReplay.read_record` returns it with its last change."""
 
     id: str
-    record: JsonObject
+    kind: str
+    """Its `type` in the log."""
+    number: int
+    """Which of the stored records has its content."""
     parent: str | None
     """The message before it when it was added."""
     anchor: str | None
@@ -32,21 +36,23 @@ class ChatMessage(Struct):
     @property
     def is_conversation(self) -> bool:
         """Whether Gemini always lists it: notices, context and repeated results come and go."""
-        return self.record.get("type") in ("user", "gemini") and not self.is_context and not self.is_echo
+        return self.kind in ("user", "gemini") and not self.is_context and not self.is_echo
 
 
 class ChatReplay:
     """The state of a chat after its whole log."""
 
-    def __init__(self, records: Iterable[tuple[int, JsonObject | None]]) -> None:
+    def __init__(self, records: Iterable[tuple[int, JsonObject | None]], storage: LineBuffer) -> None:
+        """Replay the records of a log. `storage` gets the messages, which can be as long as the log."""
         self.header: JsonObject = {}
         self.messages: dict[str, ChatMessage] = {}
         """All messages, each after the one above it."""
         self.live: list[str] = []
         """The messages that Gemini resumes."""
-        self.responses: dict[str, list[JsonObject]] = {}
-        """Results in user messages, by the id of their call."""
         self.problems: list[tuple[str, int]] = []
+        self._storage = storage
+        self._responses: dict[str, int] = {}
+        """The stored results in user messages, by the id of their call."""
         self._latest: dict[str, str] = {}
         """The last copy of each message, by the id in the log."""
         self._positions: dict[str, int] = {}
@@ -59,6 +65,23 @@ class ChatReplay:
     @property
     def id(self) -> str:
         return coerce_string(self.header.get("sessionId"))
+
+    def read_record(self, message: ChatMessage) -> JsonObject:
+        """Return the content of a message."""
+        return read_object(self._storage.read_entry(message.number))
+
+    def list_responses(self, call: str) -> list[JsonObject]:
+        """Return the results of a call in user messages."""
+        number = self._responses.get(call)
+        return [] if number is None else [read_object(self._storage.read_entry(number))]
+
+    def _store(self, record: JsonObject) -> int:
+        self._storage.append(write_object(record))
+        return self._storage.count_entries() - 1
+
+    def _update(self, message: ChatMessage, record: JsonObject) -> None:
+        message.number, message.kind = self._store(record), coerce_string(record.get("type"))
+        self._note_responses(record)
 
     def _apply(self, record: JsonObject, line: int) -> None:
         changed = record.get("$set")
@@ -90,8 +113,8 @@ class ChatReplay:
         copy = self._latest.get(id)
         if copy is not None and copy in self._positions and self._is_live(copy):
             message = self.messages[copy]
-            message.record = {**record, "timestamp": message.record.get("timestamp", record.get("timestamp"))}
-            self._note_responses(message.record)
+            before = self.read_record(message)
+            self._update(message, {**record, "timestamp": before.get("timestamp", record.get("timestamp"))})
         else:
             self._append(record)
 
@@ -107,8 +130,7 @@ class ChatReplay:
             id = record.get("id")
             known = self.messages.get(self._latest.get(id, "")) if isinstance(id, str) else None
             if known is not None and (known.anchor == anchor or not known.is_conversation):
-                known.record = _merge(known.record, record)
-                self._note_responses(record)
+                self._update(known, _merge(self.read_record(known), record))
                 self._positions[known.id] = len(self.live)
                 self.live.append(known.id)
             else:
@@ -127,7 +149,8 @@ class ChatReplay:
         self._note_responses(record)
         message = ChatMessage(
             id=id,
-            record=record,
+            kind=coerce_string(record.get("type")),
+            number=self._store(record),
             parent=parent,
             anchor=None if above is None else above.id if above.is_conversation else above.anchor,
             is_context=_is_context(record),
@@ -142,7 +165,9 @@ class ChatReplay:
 
     def _note_responses(self, record: JsonObject) -> None:
         for part in _list_responses(record):
-            self.responses.setdefault(coerce_string(part["functionResponse"].get("id")), [part])
+            id = coerce_string(part["functionResponse"].get("id"))
+            if id not in self._responses:
+                self._responses[id] = self._store(part)
 
     def _is_echo(self, record: JsonObject) -> bool:
         """Return whether a message holds only results of calls that are in the chat."""

@@ -17,7 +17,7 @@ from sessiontree.core.messages import coerce_string, extract_text, get_role, is_
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format.json_line import write_object, write_value
 from sessiontree.format.splice import get_value, set_value
-from sessiontree.interop.base import derive_uuid, get_object, read_record
+from sessiontree.interop.base import LineBuffer, derive_uuid, get_object, read_record
 from sessiontree.interop.gemini_replay import ChatMessage, ChatReplay
 from sessiontree.interop.resume import (
     JsonEntry,
@@ -84,7 +84,7 @@ class _OriginalChat:
         self._data = data
         records = [read_record(line) for line in self.lines]
         self.is_log = all(record is not None and "history" not in record for record in records)
-        self.replay = ChatReplay(enumerate(records, 1))
+        self.replay = ChatReplay(enumerate(records, 1), LineBuffer())
 
     def extend(self, request: ResumeRequest, writer: _ChatWriter) -> bytes | None:
         """Return the log with the new messages; `None` if the original is not a log or other entries were added too."""
@@ -111,7 +111,7 @@ class _OriginalChat:
     def _has_results(self, anchor: EntryId, request: ResumeRequest) -> bool:
         """Return whether a path has all results that a message of the original has."""
         ids = {entry.id for entry in request.path}
-        calls = self.replay.messages[anchor].record.get("toolCalls")
+        calls = self.replay.read_record(self.replay.messages[anchor]).get("toolCalls")
         answered = [call for call in calls if is_object(call) and call.get("result")] if is_list(calls) else []
         return all(f"{anchor}-{call.get('id')}" in ids for call in answered)
 
@@ -129,7 +129,7 @@ class _OriginalChat:
             if message.is_conversation or message.is_context:
                 path.append(message)
             id = message.parent
-        return [{**message.record, "id": message.id} for message in reversed(path)]
+        return [{**self.replay.read_record(message), "id": message.id} for message in reversed(path)]
 
     def _replace_id(self, id: str) -> list[bytes]:
         """Return the lines with another id of the session, and nothing else changed."""
