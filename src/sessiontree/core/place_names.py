@@ -185,7 +185,7 @@ def _find_name_fault(name: str) -> str | None:
     if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH_PREFIX)):
         return "it is reserved"
     if looks_like_id(name):
-        return "it looks like an entry id"
+        return "it looks like an entry id; add a dash or a letter after f"
     if name.startswith("-"):
         return "it looks like an option"
     if "~" in name:
