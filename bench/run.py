@@ -2,10 +2,12 @@
 
     make bench                   the whole corpus, about half an hour
     make bench ARGS=--quick      a smaller one, about three minutes
+    bench/run.py --show FILE     the tables of a run again, from its JSON file
 
 Every round takes all measurements in turn, each in a new process, so other load on the machine affects them equally.
 A figure is the median of the rounds. A ratio is computed within each round, and reported as median, minimum and
-maximum. See docs/speed.md.
+maximum. A measurement that fails or takes too long is left out, with the reason, and the others go on. The file with
+the results is written after every round. See docs/speed.md.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "peers")]
@@ -35,9 +37,7 @@ from fetch_pi import FetchError, NodeMissing, node, pi_home  # noqa: E402
 
 from corpus import Corpus, prepare_corpus  # noqa: E402
 from first_paint import NotPainted, bare_app, first_paint  # noqa: E402
-
-Values = dict[str, float]
-"""Measurements by name: seconds, MB or a ratio."""
+from tables import Values, build_peer_rows, build_rows, report  # noqa: E402
 
 EDGE = "────"
 """The edge of the editor: the app has painted itself."""
@@ -48,202 +48,10 @@ THIRD = 0.3
 ROUNDS = {"full": 5, "quick": 3, "tiny": 1}
 TIMES = {"full": 5, "quick": 3, "tiny": 1}
 """How often a short command runs in a round."""
+TIMEOUT = 600
+"""How long a measuring process may take, in seconds."""
 FILES = {"full": 10_000, "quick": 2_000, "tiny": 300}
 """The files of the folder whose snapshots are measured."""
-
-
-class Row(NamedTuple):
-    """One row of the table: `ours` against `peer`, and the goal for their ratio."""
-
-    name: str
-    work: str
-    ours: str
-    peer: str | None
-    at_least: float
-    aim: float
-    more: bool = True
-    """Whether the ratio is peer / ours, and more is better; otherwise ours / peer."""
-    unit: str = "s"
-
-    def rate(self, ratio: float) -> str:
-        for word, goal in (("aim", self.aim), ("yes", self.at_least)):
-            if (ratio >= goal) if self.more else (ratio <= goal):
-                return word
-        return "no"
-
-
-ROWS = (
-    Row("context", "context of the current leaf, {large}", "context", "pi context", 1000, 2000),
-    Row("command", "the same as a command, against pi in process", "context command", "pi context", 100, 300),
-    Row("command-wc", "the same as a command, against `wc -l`", "context command", "wc", 1, 1),
-    Row("command-wc-third", "the same of {third}", "context command third", "wc third", 1, 2),
-    Row("size", "context of {large} against {small}, equal tails", "context", "context small", 2, 1.2, more=False),
-    Row("open", "open {middle}, the whole tree indexed", "open", "pi open", 8, 13),
-    Row("memory", "memory added by that, at its peak", "open peak", None, 40, 18, more=False, unit="MB"),
-    Row("append", "append without fsync, against `os.write`", "append", "raw write", 6, 3, more=False),
-    Row("durable", "append durably by 64, against `os.write`", "append durable", "raw write 64", 6, 4, more=False),
-    Row("list-cold", "list {sessions} sessions, cold", "list cold", "pi list", 4, 8),
-    Row("list-warm", "list {sessions} sessions, warm", "list warm", "pi list", 150, 300),
-    Row("fork", "fork a path of {middle}", "fork", "pi fork", 3, 5),
-    Row("flat", "append at {large} against 1,000", "append far", "append near", 1.2, 1, more=False),
-    Row("append-command", "`append` in {large} against 1,000", "append large", "append short", 1.5, 1.1, more=False),
-    Row("label-command", "`label` likewise", "label large", "label short", 1.5, 1.1, more=False),
-    Row("branches-command", "`branches` likewise", "branches large", "branches short", 2, 1.2, more=False),
-    Row("navigate-command", "`navigate HEAD~1` likewise", "navigate large", "navigate short", 2, 1.2, more=False),
-    Row("back-command", "`navigate HEAD@{{1}}` likewise", "back large", "back short", 2, 1.2, more=False),
-    Row(
-        "prompt",
-        "first prompt of an agent, to its request, in {large} against {small}",
-        "prompt large",
-        "prompt small",
-        1.5,
-        1.2,
-        more=False,
-    ),
-    Row("prompt-memory", "memory added by that, at its peak", "prompt peak", None, 40, 40, more=False, unit="MB"),
-    Row("disk", "disk used against payload", "disk", None, 1.1, 1, more=False, unit="x"),
-    Row(
-        "agent",
-        "a turn of an agent, synced, against its model and bare appends",
-        "agent",
-        "bare turn",
-        1.5,
-        1.1,
-        more=False,
-    ),
-    Row(
-        "swarm",
-        "append by 16 agents on one session, synced, against a bare store",
-        "swarm append",
-        "store append",
-        2,
-        1.2,
-        more=False,
-    ),
-    Row("events", "an event of a swarm, against `os.write`", "event", "raw event", 20, 10, more=False),
-    Row("web", "a read over HTTP, against a bare FastAPI route as large", "web", "bare web", 4, 2, more=False),
-    Row(
-        "snapshot-none",
-        "check of {files} files without a change, against git",
-        "snapshot none",
-        "git none",
-        1.5,
-        1,
-        False,
-    ),
-    Row(
-        "snapshot-one",
-        "snapshot of {files} files, one changed, the same",
-        "snapshot one",
-        "git one",
-        1.5,
-        1,
-        False,
-    ),
-    Row(
-        "private-overlay",
-        "private folder (overlay), against `git worktree add`",
-        "private overlay",
-        "work tree",
-        5,
-        10,
-    ),
-    Row("private-copy", "private folder as a copy, the same", "private checkout", "work tree", 1.2, 1, more=False),
-    Row(
-        "restore", "restore 100 files of {files}, against one file", "restore many", "restore one", 100, 20, more=False
-    ),
-    Row(
-        "pg-append", "append to PostgreSQL, against psycopg alone", "pg append", "pg bare append", 1.5, 1.2, more=False
-    ),
-    Row(
-        "pg-context",
-        "context from PostgreSQL, {small}, against psycopg alone",
-        "pg context",
-        "pg bare context",
-        1.5,
-        1.2,
-        more=False,
-    ),
-    Row("version", "`sessiontree --version` against `python -c pass`", "version", "python", 8, 8, more=False),
-    Row("tree", "`sessiontree tree` of 30 entries against `python -c pass`", "tree", "python", 5, 4, more=False),
-    Row(
-        "tree-json",
-        "`sessiontree tree --json` of {middle} against a stdlib parse of the lines",
-        "tree json",
-        "parse",
-        1.5,
-        0.7,
-        more=False,
-    ),
-    Row("tree-memory", "memory of that command, at its peak", "tree peak", None, 400, 100, more=False, unit="MB"),
-    Row(
-        "tree-window",
-        "1,000 rows around the leaf of {middle} against a layout of the whole tree",
-        "tree window",
-        "tree whole",
-        0.3,
-        0.1,
-        more=False,
-    ),
-    Row("export", "`sessiontree export` of {small} as HTML, against `pi --export`", "export", "pi export", 1, 2),
-    Row("paint", "the app, to its first paint, against a bare Textual app", "paint", "bare paint", 2, 1.5, more=False),
-)
-
-BESIDE: tuple[tuple[str, str, dict[str, str]], ...] = (
-    (
-        "context of {small}",
-        "s",
-        {"sessiontree": "context small", "pi": "pi context small", "pp-coding-agent": "pp context small"},
-    ),
-    (
-        "memory added by opening {middle}, at its peak",
-        "MB",
-        {"sessiontree": "open peak", "pi": "pi open peak"},
-    ),
-    (
-        "append a message, not synced",
-        "s",
-        {
-            "sessiontree": "append",
-            "sessiontree by 64": "append grouped",
-            "its store alone": "store write",
-            "pi": "pi append",
-            "pp-coding-agent": "pp append",
-            "the least that makes an entry": "raw entry",
-            "`os.write` with lock and checks": "raw safe write",
-            "`os.write`": "raw write",
-        },
-    ),
-    (
-        "append a message, synced",
-        "s",
-        {
-            "sessiontree": "append synced",
-            "sessiontree by 64": "append durable",
-            "its store alone, by 64": "store write 64",
-            "`os.write`, `fdatasync` by 64": "raw synced 64",
-            "openai-agents": "openai append",
-            "langgraph (first 200)": "langgraph append",
-        },
-    ),
-    (
-        "disk used against payload",
-        "x",
-        {
-            "sessiontree": "disk",
-            "pi": "pi disk",
-            "pp-coding-agent": "pp disk",
-            "openai-agents": "openai disk",
-            "langgraph (first 200)": "langgraph disk",
-        },
-    ),
-    (
-        "fork, opening included",
-        "s",
-        {"sessiontree": "fork with open", "pi": "pi fork with open"},
-    ),
-)
-"""The same work in peers, without a goal: work, unit, and the measurement of each."""
 
 
 class Skip(Exception):
@@ -308,7 +116,7 @@ class Bench:
             lambda: {"pi context": self.real_pi("context", file=large)["seconds"]},
             lambda: {"context command": time_command([self.command, "context", large, "--json"], 3)},
             lambda: {"wc": time_command(["wc", "-l", large], 3)},
-            lambda: self.measure_context_of_third(large),
+            lambda: self.measure_third(large),
             lambda: self.summarize_open("", [self.ours("open_tree", file=middle) for _ in range(3)]),
             lambda: self.summarize_open("pi ", [self.real_pi("open_tree", file=middle)]),
             lambda: self.measure_appends(small),
@@ -350,20 +158,32 @@ class Bench:
             near.append(self.ours("context", file=small)["seconds"])
         return {"context": statistics.median(far), "context small": statistics.median(near)}
 
-    def measure_context_of_third(self, large: str) -> Values:
-        """Print the context of a session that has only the last entries of a long one, and count its lines."""
-        times: dict[str, list[float]] = {"context command third": [], "wc third": []}
+    def measure_third(self, large: str) -> Values:
+        """Measure commands on a session that has only the first entries of a long one."""
+        context: list[float] = []
+        count: list[float] = []
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             third = os.path.join(folder, "third.jsonl")
             with open(large, "rb") as source, open(third, "wb") as target:
+                size = round(os.path.getsize(large) * THIRD)
+                while source.tell() < size:
+                    target.write(source.read(min(1 << 20, size - source.tell())))
                 target.write(source.readline())
-                source.seek(round(os.path.getsize(large) * (1 - THIRD)))
-                source.readline()
-                shutil.copyfileobj(source, target, 1 << 20)
             for _ in range(self.times):
-                times["context command third"].append(time_command([self.command, "context", third, "--json"]))
-                times["wc third"].append(time_command(["wc", "-l", third]))
-        return {name: statistics.median(seconds) for name, seconds in times.items()}
+                context.append(time_command([self.command, "context", third, "--json"]))
+                count.append(time_command(["wc", "-l", third]))
+            values = {"context command third": statistics.median(context), "wc third": statistics.median(count)}
+            return values | {f"{name} third": value for name, value in self.measure_json(third).items()}
+
+    def measure_json(self, file: str) -> Values:
+        """Print a whole tree as JSON, and parse the same file with the standard library."""
+        parse = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
+        seconds, peak = run_command([self.command, "tree", file, "--json"])
+        return {
+            "tree json": seconds,
+            "tree peak": peak,
+            "parse": time_command([sys.executable, "-c", parse, file]),
+        }
 
     def summarize_open(self, who: str, answers: Sequence[Any]) -> Values:
         return {f"{who}open": compute_median(answers, "seconds"), f"{who}open peak": compute_median(answers, "peak")}
@@ -499,18 +319,14 @@ class Bench:
         return {name: statistics.median(seconds) for name, seconds in times.items()}
 
     def measure_tree(self, file: str) -> Values:
-        """Print a whole tree as JSON, and parse the same file with the standard library."""
-        parse = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
-        times: dict[str, list[float]] = {"tree json": [], "parse": [], "tree peak": []}
+        """Print a whole tree as JSON, and lay out a window of it and the whole."""
+        found: dict[str, list[float]] = {}
         for _ in range(2):
-            seconds, peak = run_command([self.command, "tree", file, "--json"])
-            times["tree json"].append(seconds)
-            times["tree peak"].append(peak)
-            times["parse"].append(time_command([sys.executable, "-c", parse, file]))
             window = self.ours("tree_window", file=file)
-            times.setdefault("tree window", []).append(window["seconds"])
-            times.setdefault("tree whole", []).append(window["whole"])
-        return {name: statistics.median(several) for name, several in times.items()}
+            layout = {"tree window": window["seconds"], "tree whole": window["whole"]}
+            for name, value in (self.measure_json(file) | layout).items():
+                found.setdefault(name, []).append(value)
+        return {name: statistics.median(several) for name, several in found.items()}
 
     def measure_export(self, file: str) -> Values:
         """Write a session as an HTML page, as whole commands."""
@@ -537,7 +353,8 @@ class Bench:
 
 def run_measurement(command: Sequence[str], environment: dict[str, str] | None = None) -> Any:
     """Run a measuring process and return its result."""
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+    given = {"env": {**os.environ, **(environment or {})}, "timeout": TIMEOUT}
+    done = subprocess.run(command, capture_output=True, text=True, **given)
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
         raise Skip(f"{Path(command[1]).name} {command[2]} failed: {said[-1] if said else done.returncode}")
@@ -560,7 +377,7 @@ def time_command(command: Sequence[str], times: int = 1) -> float:
     seconds: list[float] = []
     for _ in range(times):
         start = perf_counter()
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT)
         seconds.append(perf_counter() - start)
         if done.returncode != 0:
             raise Skip(f"{Path(command[0]).name} {command[1]} failed: {done.stderr.strip()}")
@@ -583,8 +400,8 @@ def compute_median(answers: Sequence[Any], key: str) -> float:
     return statistics.median(result[key] for result in answers)
 
 
-def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Values], list[str]]:
-    """Return the values of each round, and the reasons for missing ones."""
+def run(bench: Bench, rounds: int, say: Callable[[str], None], save: Callable[[list[Values], list[str]], None]) -> None:
+    """Measure, and `save` the values of each round and the reasons for missing ones after every round."""
     found: list[Values] = []
     reasons: dict[str, None] = {}
     took: Counter[str] = Counter()
@@ -601,118 +418,19 @@ def run(bench: Bench, rounds: int, say: Callable[[str], None]) -> tuple[list[Val
             except Skip as reason:
                 reasons[str(reason)] = None
                 continue
+            except Exception as error:  # noqa: BLE001 - the other measurements must not be lost
+                reasons[f"{type(error).__name__}: {error}"] = None
+                say(f"a measurement failed: {type(error).__name__}: {error}")
+                continue
             took[next(iter(measured))] += perf_counter() - start
             for name, value in measured.items():
                 seen.setdefault(name, []).append(value)
         for name, several in seen.items():
             values[name] = statistics.median(several)
         found.append(values)
+        save(found, list(reasons))
     slowest = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in took.most_common(5))
     say(f"{took.total():.0f} s in all; longest: {slowest}")
-    return found, list(reasons)
-
-
-# Report
-
-
-class Spread(NamedTuple):
-    median: float
-    least: float
-    most: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(statistics.median(values), min(values), max(values))
-
-
-def build_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for row in ROWS:
-        told: dict[str, Any] = {
-            "row": row.name,
-            "work": row.work.format(**names),
-            "at_least": row.at_least,
-            "aim": row.aim,
-            "ratio_of": "peer / ours" if row.more else "ours / peer" if row.peer else "ours",
-            "unit": row.unit,
-        }
-        rows.append(told)
-        both = [values for values in found if row.ours in values and (row.peer is None or row.peer in values)]
-        if not both:
-            told["reached"] = None
-            continue
-        ours = [values[row.ours] for values in both]
-        told["ours"] = spread(ours)._asdict()
-        ratios = ours
-        if row.peer is not None:
-            peer = [values[row.peer] for values in both]
-            told["peer"] = spread(peer)._asdict()
-            ratios = [b / a if row.more else a / b for a, b in zip(ours, peer, strict=True)]
-        told["ratio"] = spread(ratios)._asdict()
-        told["reached"] = row.rate(told["ratio"]["median"])
-    return rows
-
-
-def build_peer_rows(found: Sequence[Values], names: dict[str, str]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for work, unit, who in BESIDE:
-        figures = {
-            name: spread(values)._asdict()
-            for name, key in who.items()
-            if (values := [round[key] for round in found if key in round])
-        }
-        rows.append({"work": work.format(**names), "unit": unit, "figures": figures})
-    return rows
-
-
-def format_value(value: float, unit: str) -> str:
-    if unit == "MB":
-        return f"{value:.0f} MB"
-    if unit == "x":
-        return f"{value:.2f}x"
-    factor, name = next(unit for unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")) if value * unit[0] >= 1 or unit[0] == 1e6)
-    return f"{value * factor:.3g} {name}" if value * factor < 100 else f"{value * factor:,.0f} {name}"
-
-
-def format_ratio(value: float) -> str:
-    return f"{value:,.0f}x" if value >= 20 else f"{value:.3g}x"
-
-
-def report(result: dict[str, Any]) -> str:
-    """Return the result as two tables in Markdown."""
-    lines = [
-        "| work | ours | against | ratio (least to greatest) | at least | aim | reached |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in result["rows"]:
-        goal = [format_goal(row, row[name]) for name in ("at_least", "aim")]
-        if row["reached"] is None:
-            lines.append(f"| {row['work']} | - | - | not measured | {goal[0]} | {goal[1]} | - |")
-            continue
-        ratio = row["ratio"]
-        least, usual, most = (
-            format_ratio(ratio[key]) if row["unit"] == "s" else format_value(ratio[key], row["unit"])
-            for key in ("least", "median", "most")
-        )
-        between = f"{usual} ({least} to {most})"
-        peer = format_value(row["peer"]["median"], "s") if "peer" in row else "-"
-        ours = format_value(row["ours"]["median"], row["unit"])
-        lines.append(f"| {row['work']} | {ours} | {peer} | {between} | {goal[0]} | {goal[1]} | {row['reached']} |")
-    lines += ["", "| the same work elsewhere | |", "|---|---|"]
-    for row in result["beside"]:
-        figures = ", ".join(
-            f"{who} {format_value(value['median'], row['unit'])}" for who, value in row["figures"].items()
-        )
-        lines.append(f"| {row['work']} | {figures or 'not measured'} |")
-    if result["scale"] != "full":
-        lines += ["", "The goals are for the full corpus; this was a smaller one."]
-    lines += ["", *(f"Not measured: {reason.rstrip('.')}." for reason in result["skipped"])]
-    return "\n".join(lines).rstrip()
-
-
-def format_goal(row: dict[str, Any], goal: float) -> str:
-    number = f"{goal:g} MB" if row["unit"] == "MB" else f"{goal:,g}x" if goal < 1000 else f"{goal:,.0f}x"
-    return number if row["ratio_of"] == "peer / ours" else f"at most {number}"
 
 
 def name_files(corpus: Corpus) -> dict[str, str]:
@@ -736,7 +454,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--data", type=Path, default=HERE / "data", help="folder of the corpus")
     parser.add_argument("--out", type=Path, help="the JSON file to write; by default bench/results/<date>.json")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the tables of a run from its JSON file")
     given = parser.parse_args(arguments)
+    if given.show is not None:
+        print(report(json.loads(given.show.read_text())))
+        return 0
 
     def say(text: str) -> None:
         print(f"bench: {text}", file=sys.stderr, flush=True)
@@ -751,24 +473,29 @@ def main(arguments: Sequence[str]) -> int:
     scratch.mkdir(exist_ok=True)
     bench = Bench(corpus, scratch, given.peers, given.scale)
     loads = [os.getloadavg()[0]]
-    rounds = given.rounds or ROUNDS[given.scale]
-    found, skipped = run(bench, rounds, say)
-    loads.append(os.getloadavg()[0])
     names = name_files(corpus)
-    result: dict[str, Any] = {
-        "date": today,
-        "scale": given.scale,
-        "rounds": rounds,
-        "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
-        "load": [round(load, 1) for load in loads],
-        "versions": bench.versions,
-        "rows": build_rows(found, names),
-        "beside": build_peer_rows(found, names),
-        "skipped": skipped,
-        "values": found,
-    }
+    result: dict[str, Any] = {}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+
+    def save(found: list[Values], skipped: list[str]) -> None:
+        loads.append(os.getloadavg()[0])
+        result.update(
+            {
+                "date": today,
+                "scale": given.scale,
+                "rounds": len(found),
+                "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
+                "load": [round(load, 1) for load in loads],
+                "versions": bench.versions,
+                "rows": build_rows(found, names),
+                "beside": build_peer_rows(found, names),
+                "skipped": skipped,
+                "values": found,
+            }
+        )
+        out.write_text(json.dumps(result, indent=1) + "\n")
+
+    run(bench, given.rounds or ROUNDS[given.scale], say, save)
     print(report(result))
     say(f"written to {out}")
     return 0

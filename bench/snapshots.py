@@ -4,7 +4,7 @@
 
 Both run in turns in one process, so that the ratio does not depend on the load of the machine. The commit and the ref
 of a snapshot are included. Private folders are measured beside `git worktree add`, and a restore of many files beside
-that of one. Prints seconds as JSON.
+that of one. A turn of an agent runs with snapshots and without. Prints seconds as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sessiontree as st
 from sessiontree.config import FileSettings
 from sessiontree.files.folder_snapshot import FolderSnapshots
 from sessiontree.files.git_command import SnapshotError
-from sessiontree.files.private_folder import FolderMethod, PrivateFolder, create_private_folder, remove_private_folder
+from sessiontree.files.private_folder import METHODS, PrivateFolder, create_private_folder, remove_private_folder
 from sessiontree.files.snapshot_store import SnapshotStore
 from sessiontree.ops.move_files import FileMover
 
@@ -71,7 +71,7 @@ class OwnSnapshots:
             self._last = commit, state.tree
 
 
-def measure_ms(action: Callable[[], None]) -> float:
+def measure_ms(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
     return (time.perf_counter() - start) * 1000
@@ -119,7 +119,7 @@ def measure_private_folders(folder: Path, root: Path) -> dict[str, float]:
     store = SnapshotStore.open(str(folder))
     state = FolderSnapshots(store, FileSettings()).take()
     commit = store.commit(state.tree, [], author="person", entry=None, session="bench")
-    methods: list[FolderMethod] = ["overlay", "checkout"] if os.geteuid() == 0 else ["checkout"]
+    methods = [method for method in METHODS if method != "overlay" or os.geteuid() == 0]
     times: dict[str, list[float]] = {"work tree": [], **{f"private {method}": [] for method in methods}}
     made: list[PrivateFolder] = []
     for attempt in range(3):
@@ -138,12 +138,33 @@ def measure_private_folders(folder: Path, root: Path) -> dict[str, float]:
                     )
                 )
                 times[f"private {method}"].append((time.perf_counter() - start) * 1000)
-            except SnapshotError:  # no overlays here
+            except SnapshotError:  # no overlays or reflinks here
                 continue
     for private in made:
         remove_private_folder(private, FileSettings())
     # The first overlay makes the checkout that the others share.
     return {name: min(several) for name, several in times.items() if several}
+
+
+def measure_turns(folder: Path) -> dict[str, float]:
+    """Measure what snapshots add to a turn with one tool call that changes no file."""
+
+    def look() -> str:
+        """Change nothing."""
+        return "seen"
+
+    def build_agent(snapshots: bool) -> tuple[st.Agent, st.ScriptedModel]:
+        model = st.ScriptedModel()
+        return st.Agent(st.memory(), model, [look], cwd=str(folder), snapshots=snapshots), model
+
+    agents = {snapshots: build_agent(snapshots) for snapshots in (True, False)}
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(TIMES):
+        for snapshots, (agent, model) in agents.items():
+            model.add([st.ToolCall("1", "look", {})], "done")
+            times[snapshots].append(measure_ms(partial(agent.run_sync, "Look")))
+    differences = [ours - bare for ours, bare in zip(times[True], times[False], strict=True)]
+    return {"turn checks": max(statistics.median(differences), 0)}
 
 
 def measure_restores(folder: Path) -> dict[str, float]:
@@ -181,7 +202,7 @@ def main() -> None:
         folder = root / "project"
         write_files(folder, given.get("files", 10_000))
         found = measure_snapshots(folder, root / "bare")
-        found |= measure_restores(folder) | measure_private_folders(folder, root)
+        found |= measure_turns(folder) | measure_restores(folder) | measure_private_folders(folder, root)
         print(json.dumps({name: value / 1000 for name, value in found.items()}))
 
 

@@ -26,8 +26,10 @@ def test_the_benchmark_reports_every_row_and_does_not_change_its_corpus(tmp_path
         *("append-command", "label-command", "branches-command", "navigate-command", "back-command"),
         *("prompt", "prompt-memory"),
         *("disk", "agent", "swarm", "events", "web"),
-        *("snapshot-none", "snapshot-one", "private-overlay", "private-copy", "restore"),
-        *("pg-append", "pg-context", "version", "tree", "tree-json", "tree-memory", "tree-window", "export", "paint"),
+        *("snapshot-none", "snapshot-one", "snapshot-turn"),
+        *("private-overlay", "private-reflink", "private-copy", "restore"),
+        *("pg-append", "pg-context", "version", "tree"),
+        *("tree-json", "tree-memory", "tree-json-third", "tree-memory-third", "tree-window", "export", "paint"),
     ]
     alone = {
         *(
@@ -46,10 +48,14 @@ def test_the_benchmark_reports_every_row_and_does_not_change_its_corpus(tmp_path
         *("append-command", "label-command", "branches-command", "navigate-command", "back-command"),
         *("prompt", "prompt-memory"),
         *("swarm", "events", "web", "version", "tree", "tree-json", "tree-memory", "tree-window", "paint"),
-        *("snapshot-none", "snapshot-one", "private-copy", "restore"),
+        *("tree-json-third", "tree-memory-third"),
+        *("snapshot-none", "snapshot-one", "snapshot-turn", "private-copy", "restore"),
     }
     reached = {name for name, row in rows.items() if row["reached"] is not None}
-    assert reached - {"private-overlay"} == alone  # only root can mount one
+    assert reached - {"private-overlay", "private-reflink"} == alone  # needs root, and a file system that can
+    assert "load" in done.stdout.splitlines()[0]
+    again = subprocess.run([sys.executable, str(RUN), "--show", str(out)], capture_output=True, text=True, check=True)
+    assert again.stdout == done.stdout
     assert [reason for reason in result["skipped"] if "failed" in reason] == []
     assert all(row["work"] in done.stdout for row in result["rows"])
 
