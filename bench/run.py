@@ -77,12 +77,12 @@ class Bench:
             self.node, self.pi = node(), str(pi_home(HERE.parent / ".peers"))
             self.versions["pi"] = json.loads(Path(self.pi, "package.json").read_text())["version"]
             self.versions["node"] = subprocess.check_output([self.node, "--version"], text=True).strip()
-        except (NodeMissing, FetchError) as problem:
+        except (NodeMissing, FetchError, OSError) as problem:
             self.skipped["pi"] = str(problem)
         for peer in ("pp", "openai", "langgraph"):
             try:
                 self.versions[peer] = self.peer(peer, "version")["version"]
-            except (Skip, OSError):
+            except (Skip, OSError, subprocess.TimeoutExpired):
                 self.skipped[peer] = f"{peer} is not installed in bench/.venv-peers"
 
     # Processes that measure

@@ -299,7 +299,7 @@ def report(result: dict[str, Any]) -> str:
             format_ratio(ratio[key]) if row["unit"] == "s" else format_value(ratio[key], row["unit"])
             for key in ("least", "median", "most")
         )
-        between = f"{usual} ({least} to {most})"
+        between = usual if least == most else f"{usual} ({least} to {most})"
         peer = format_value(row["peer"]["median"], "s") if "peer" in row else "-"
         ours = format_value(row["ours"]["median"], row["unit"])
         lines.append(f"| {row['work']} | {ours} | {peer} | {between} | {goal[0]} | {goal[1]} | {row['reached']} |")
@@ -319,9 +319,10 @@ def describe_run(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     others = ", ".join(f"{PEER_NAMES.get(name, name)} {version}" for name, version in versions.items())
     low, high = min(result["load"]), max(result["load"])
+    rounds = f"{result['rounds']} {'round' if result['rounds'] == 1 else 'rounds'}"
     return (
-        f"Of {result['date']}, {result['rounds']} rounds, {result['scale']} corpus, {machine['cores']} cores, "
-        f"{machine['system']}, Python {machine['python']}, {others or 'no peers'}, load {low:g} to {high:g}."
+        f"Of {result['date']}, {rounds}, {result['scale']} corpus, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}, {others or 'no peers'}, load {low:g} to {high:g}."
     )
 
 
