@@ -93,7 +93,7 @@ bench/.venv-peers/.installed: bench/peers.txt
 bench: $(VENV)/.installed bench/.venv-peers/.installed  ## Speed beside the peers; ARGS=--quick takes three minutes
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group peers || echo "bench: no Node for pi"
 	@$(BIN)/python bench/run.py $(ARGS)
-	@$(BIN)/python bench/adapters.py $(if $(ARGS),--turns 5)
+	@$(BIN)/python bench/adapters.py $(if $(filter --quick --tiny,$(ARGS)),--turns 5)
 
 docs: $(VENV)/.installed  ## Build the site in build/site
 	$(BIN)/python scripts/build_site.py
