@@ -28,7 +28,6 @@ from sessiontree.core.messages import (
     has_failed,
     is_complete,
     is_failed_turn,
-    is_ready,
     iter_blocks,
     name_author,
     sum_usage,
@@ -36,6 +35,7 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
+from sessiontree.core.ready_messages import is_ready
 from tests.builders import MESSAGES_AND_FAILURES
 from tests.strategies import json_values
 
@@ -520,6 +520,17 @@ def test_only_a_plain_dict_of_a_common_role_is_ready():
     assert not is_ready(defaultdict(str, message))
     assert not is_ready({**message, "role": "system"})
     assert not is_ready({**message, "content": [defaultdict(str, TEXT)]})
+
+
+@pytest.mark.parametrize("message", READY, ids=lambda message: message["role"])
+def test_half_of_a_surrogate_pair_does_no_harm(message):
+    for changed in (
+        {**message, "\ud800": 1},
+        {**message, "content": [{**TEXT, "\ud800": 1}]},
+        {**message, "content": [{"type": "text", "text": "\ud800"}]},
+    ):
+        if is_ready(changed):
+            assert check_message(changed) is changed
 
 
 @given(json_values)

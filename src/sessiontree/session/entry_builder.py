@@ -13,8 +13,8 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Label, Message, is_annotation
 from sessiontree.core.heads import Heads
 from sessiontree.core.message_input import check_message
-from sessiontree.core.messages import is_ready
 from sessiontree.core.normalize import check_body, normalize_body, normalize_message
+from sessiontree.core.ready_messages import is_ready
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
