@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -23,6 +25,7 @@ from sessiontree.tui.screens.tree_screen import (
     render_context,
     render_entry,
 )
+from sessiontree.tui.widgets.tree_view import TreeView
 from tests.builders import MESSAGES_AND_FAILURES
 from tests.tui.test_tree_view import OpenTree, create_two_branches
 
@@ -272,6 +275,25 @@ async def test_two_marked_entries_are_compared():
         assert [row[1] for row in tree.read_rows() if "is done" in row] == ["1", "2"]
         await tree.press("ctrl+k")
         await tree.wait_for_text("diverge at", there=False)
+
+
+async def test_a_comparison_that_was_cancelled_while_it_was_built_is_built_again(monkeypatch):
+    build, asked, released = TreeScreen._build_sides, [], threading.Event()
+
+    def build_slowly_at_first(screen, marks):
+        asked.append(marks)
+        if len(asked) == 1:
+            released.wait(10)
+        return build(screen, marks)
+
+    monkeypatch.setattr(TreeScreen, "_build_sides", build_slowly_at_first)
+    async with OpenTree(create_two_branches(), size=(100, 40)) as tree:
+        await tree.press("ctrl+k", "end", "ctrl+k")
+        while not asked:
+            await asyncio.sleep(0.01)
+        tree.screen.query_one(TreeView).post_message(TreeView.Changed())
+        await tree.wait_for_text("diverge at")
+        released.set()
 
 
 # A real terminal

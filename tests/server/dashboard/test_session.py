@@ -320,6 +320,21 @@ def test_the_scroll_position_stays_while_an_agent_runs(serve: Serve, visit: Visi
     assert page.locator(".window").evaluate("window => window.scrollTop") == before
 
 
+def test_a_scroll_reported_after_the_conversation_was_removed_does_no_harm(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    site = serve()
+    page = visit(site, f"/s/{session.id}/talk")
+    page.locator(".path .entry").first.wait_for()
+    conversation = page.query_selector(".window")
+
+    page.goto(f"{site.url}/#/swarms")
+    page.locator(".window").wait_for(state="detached")
+    conversation.evaluate("(removed) => removed.dispatchEvent(new Event('scroll'))")
+
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    page.locator(".path .entry").first.wait_for()  # `visit` fails the test if the page raised an error
+
+
 def test_a_view_at_the_end_stays_at_the_end_when_much_text_arrives(serve: Serve, visit: Visit) -> None:
     lines = build_branching_lines(480, every=1000, id="read")
     file = write_session_file(lines[:81], name="read")

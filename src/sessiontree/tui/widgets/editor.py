@@ -111,7 +111,9 @@ class CompletionPopup(Widget):
         for index, choice in enumerate(self.suggestions.choices[first : first + VISIBLE_SUGGESTIONS], first):
             mark = "› " if index == self.selected_index else "  "
             style = Style(bold=True) if index == self.selected_index else Style()
-            table.add_row(Text(mark + escape_line(choice.text), style), Text(escape_line(choice.help), Style(dim=True)))
+            help = Text(escape_line(choice.help), Style(dim=True))
+            help.truncate(max(1, self.size.width - longest - 2), overflow="ellipsis")
+            table.add_row(Text(mark + escape_line(choice.text), style), help)
         return table
 
 

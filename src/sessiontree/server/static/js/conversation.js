@@ -234,6 +234,7 @@ export class Conversation extends Component {
 
   onScroll = () => {
     const window = this.window.current;
+    if (!window) return; // a scroll that was reported after the conversation was removed
     const isNearEnd = window.scrollHeight - window.scrollTop - window.clientHeight < 40;
     this.isAtEnd = isNearEnd && (this.isAtEnd || !this.props.session.hasLater);
     this.fill();
