@@ -1,4 +1,4 @@
-"""Screenshots of the dashboard, used in `docs/dashboard.md`.
+"""Screenshots of every page in three sizes, dark and light, used in `docs/screens.md` and other pages.
 
 Set `SESSIONTREE_PICTURES=1` to update them, and review the changes before you commit. Otherwise only their presence is
 checked, because browsers on different machines draw differently.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-import re
-import struct
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import BranchSummary
+from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, ScriptedUsage
 from sessiontree.session import Session
@@ -25,27 +25,26 @@ from tests.server.dashboard.conftest import Serve, Visit
 from tests.server.dashboard.site import DashboardSite, write_session_file
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
-PAGE = IMAGES.parent / "dashboard.md"
-DESK, PHONE = (1280, 800), (390, 844)
+PAGE = IMAGES.parent / "screens.md"
+SIZES = {1280: 800, 768: 1024, 390: 844}
 TAKING = bool(os.environ.get("SESSIONTREE_PICTURES"))
-NAMES = {
-    "dashboard-session": DESK,
-    "dashboard-dark": DESK,
-    "dashboard-compare": DESK,
-    "dashboard-ab": DESK,
-    "dashboard-swarm": DESK,
-    "dashboard-overview": DESK,
-    "dashboard-tree-phone": PHONE,
-    "dashboard-phone": PHONE,
-}
+NAMES = [
+    "sessions", "session", "tree", "branches", "compare", "ab", "swarms", "swarm", "overview", "sign-in",
+    "share", "permission", "search", "model-view", "shortcuts",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_screenshot_exists_in_its_size_and_is_used(name: str) -> None:
-    head = (IMAGES / f"{name}.png").read_bytes()[:24]
+def test_every_screenshot_exists_in_its_sizes_and_is_used(name: str) -> None:
+    text = PAGE.read_text()
+    for width, height in SIZES.items():
+        for theme in ("", "-dark"):
+            file = f"page-{name}{theme}-{width}.webp"
+            head = (IMAGES / file).read_bytes()[:30]
 
-    assert struct.unpack(">II", head[16:24]) == NAMES[name]
-    assert re.search(rf"!\[[^\]]+\]\(images/{name}\.png\)", PAGE.read_text())
+            assert head[12:16] == b"VP8X"
+            assert [int.from_bytes(head[at : at + 3], "little") + 1 for at in (24, 27)] == [width, height]
+            assert f"(images/{file})" in text
 
 
 def build_answer(text: str, tokens: int, cost: float, *calls: dict[str, Any]) -> Any:
@@ -120,6 +119,8 @@ def build_script(seed: int = 5) -> Script:
     chance = random.Random(seed)
 
     def answer(request: Request) -> list[Any]:
+        if "Tidy up" in str(request.messages[-1]):
+            return [ToolCall("c1", "bash", {"command": "rm -rf build"}), ScriptedUsage({"input": 900, "output": 40})]
         wordy = "detail" in str(request.messages[-1])
         cost = (0.021 if wordy else 0.008) * chance.uniform(0.8, 1.2)
         text = "A list is searched for every row, so time grows with the square of the rows."
@@ -132,49 +133,84 @@ def build_script(seed: int = 5) -> Script:
     return answer
 
 
+def take(page: Any, name: str) -> None:
+    """Take a picture of a page in all sizes, dark and light."""
+    browser = page.context.new_cdp_session(page)
+    for width, height in SIZES.items():
+        page.set_viewport_size({"width": width, "height": height})
+        for suffix, scheme in (("-dark", "dark"), ("", "light")):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(600)
+            taken = browser.send("Page.captureScreenshot", {"format": "webp", "quality": 85})
+            (IMAGES / f"page-{name}{suffix}-{width}.webp").write_bytes(b64decode(taken["data"]))
+    browser.detach()
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
 @pytest.mark.skipif(not TAKING, reason="pictures are taken with SESSIONTREE_PICTURES=1")
-def test_screenshots_are_written_on_request(serve: Serve, visit: Visit) -> None:
+def test_screenshots_are_written_on_request(serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("/tmp/report")  # it is in the pictures
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
     id = create_shop_session()
     site: DashboardSite = serve(ScriptedModel([build_script()] * 60))
 
-    def opened(route: str, there: str, size: tuple[int, int] = DESK, **options: Any) -> Any:
-        page = visit(site, route, viewport={"width": size[0], "height": size[1]}, **options)
-        page.wait_for_selector(there)
-        page.wait_for_load_state("networkidle") if "talk" not in route else page.wait_for_timeout(900)
-        return page
-
-    def take(page: Any, name: str) -> None:
-        page.wait_for_timeout(500)
-        page.screenshot(path=IMAGES / f"{name}.png")
-
-    take(opened(f"/s/{id}/talk", ".path .entry"), "dashboard-session")
-    dark = opened(f"/s/{id}/talk", ".path .entry", color_scheme="dark")
-    dark.get_by_label("Shown branch").select_option("sql")
-    take(dark, "dashboard-dark")
-    take(opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True), "dashboard-phone")
-    phone = opened(f"/s/{id}/talk", ".path .entry", PHONE, has_touch=True, color_scheme="dark")
-    phone.get_by_role("link", name="Tree", exact=True).tap()
-    take(phone, "dashboard-tree-phone")
-    compare = visit(site, f"/s/{id}/compare?branch=dict&branch=cache&branch=sql")
-    compare.wait_for_selector(".column .entry")
-    take(compare, "dashboard-compare")
-    trial = visit(site, f"/s/{id}/ab")
-    trial.wait_for_selector("form.ab")
-    for index, (name, prompt) in enumerate(
-        {"short": "Why is it slow, in a line?", "detailed": "Why, in detail?"}.items()
-    ):
-        trial.locator(f"[name='{'AB'[index]}.name']").fill(name)
-        trial.locator(f"[name='{'AB'[index]}.prompt']").fill(prompt)
-    trial.get_by_role("button", name="Run", exact=True).click()
-    trial.wait_for_selector(".verdict.won")
-    take(trial, "dashboard-ab")
-    swarm = visit(site, "/swarms")
-    swarm.locator("[name=name]").fill("review")
-    swarm.locator("[name=task]").fill("Read report.py and say what could go wrong with the dict.")
-    swarm.locator("[name='budget.cost']").fill("0.04")
-    swarm.get_by_role("button", name="Start", exact=True).click()
-    swarm.wait_for_selector(".chip.branch >> text=completed")
-    take(swarm, "dashboard-swarm")
-    overview = visit(site, "/overview")
-    overview.wait_for_selector(".columns-over-time")
-    take(overview, "dashboard-overview")
+    page = visit(site, f"/s/{id}/talk")
+    page.wait_for_selector(".path .entry")
+    take(page, "session")
+    page.goto(f"{site.url}/#/s/{id}/tree")
+    page.wait_for_selector("#graph")
+    take(page, "tree")
+    page.goto(f"{site.url}/#/s/{id}/branches")
+    page.wait_for_selector(".branches li")
+    take(page, "branches")
+    page.goto(f"{site.url}/#/s/{id}/talk")
+    for name, button in (("share", "Share"), ("model-view", "Model's view"), ("shortcuts", "Keyboard shortcuts")):
+        page.get_by_role("button", name=button, exact=True).first.click()
+        page.locator("dialog[open]").wait_for()
+        take(page, name)
+        page.keyboard.press("Escape")
+        page.locator("dialog").wait_for(state="detached")
+    page.get_by_role("button", name="Search", exact=True).last.click()
+    page.keyboard.type("cache")
+    page.locator(".matches li").first.wait_for()
+    take(page, "search")
+    page.goto(f"{site.url}/#/s/{id}/compare?branch=dict&branch=cache&branch=sql")
+    page.wait_for_selector(".column .entry")
+    take(page, "compare")
+    page.goto(f"{site.url}/#/s/{id}/ab")
+    page.wait_for_selector("form.ab")
+    prompts = {"short": "Why is it slow, in a line?", "detailed": "Why, in detail?"}
+    for arm, (name, prompt) in zip("AB", prompts.items(), strict=True):
+        page.locator(f"[name='{arm}.name']").fill(name)
+        page.locator(f"[name='{arm}.prompt']").fill(prompt)
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector(".verdict.won")
+    take(page, "ab")
+    page.goto(f"{site.url}/#/swarms")
+    page.locator("[name=name]").fill("review")
+    page.locator("[name=task]").fill("Read report.py and say what could go wrong with the dict.")
+    page.locator("[name='budget.cost']").fill("0.04")
+    take(page, "swarms")
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.wait_for_selector(".chip.branch >> text=completed")
+    take(page, "swarm")
+    with st.create("tidy up", cwd=folder) as other:
+        other.append(st.user("Which files are left from the build?"))
+    page.goto(f"{site.url}/#/s/{other.id}/talk")
+    page.locator(".composer textarea").fill("Tidy up, please.")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".permission button:not([disabled])")
+    take(page, "permission")
+    page.get_by_role("button", name="Deny", exact=True).click()
+    page.goto(f"{site.url}/#/")
+    page.get_by_text("Make the report fast").first.wait_for()
+    take(page, "sessions")
+    page.goto(f"{site.url}/#/overview")
+    page.wait_for_selector(".columns-over-time")
+    take(page, "overview")
+    page.context.clear_cookies()
+    page.goto(site.url)
+    page.reload()
+    page.get_by_text("This browser is not signed in").wait_for()
+    take(page, "sign-in")

@@ -43,7 +43,7 @@ class PermissionCard extends Component {
             ${scopes.map((scope) => html`<${Button} kind=${scope === "once" ? "primary" : ""} label=${LABELS.get(scope)}
               disabled=${disabled} onClick=${() => this.answer(scope)} />`)}
             <span class="gap"></span>
-            <input aria-label="Reason for the model" placeholder="Reason (optional)" value=${reason}
+            <input aria-label="Reason for the model (optional)" placeholder="Reason" value=${reason}
               onInput=${(event) => this.setState({ reason: event.target.value })} />
             <${Button} kind="danger" label="Deny" disabled=${disabled} onClick=${() => this.answer("no")} />
           </div>`
