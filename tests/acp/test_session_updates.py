@@ -91,6 +91,24 @@ def test_a_history_is_replayed_with_calls_and_results_and_open_calls_fail() -> N
     assert updates[3]["locations"] == [{"path": "/project/a.py"}]
 
 
+def test_the_list_of_steps_is_a_plan_and_an_invalid_one_is_empty() -> None:
+    session = st.memory()
+    steps = {"items": [{"text": "Look\nhere", "status": "done"}, {"text": "Write", "status": "in_progress"}]}
+    for arguments in (steps, {"items": 5}):
+        session.append(st.assistant([tool_call("c1", "todo", arguments)]))
+        session.append(st.tool_result("c1", "todo", "shown"))
+
+    updates = list(build_updates().replay(session.head.path()))
+
+    assert [update["entries"] for update in updates if update["sessionUpdate"] == "plan"] == [
+        [
+            {"content": "Look here", "priority": "medium", "status": "completed"},
+            {"content": "Write", "priority": "medium", "status": "in_progress"},
+        ],
+        [],
+    ]
+
+
 def test_a_call_id_that_a_model_uses_twice_is_unique_for_the_client() -> None:
     updates, session = build_updates(), st.memory()
     ids: list[str] = []

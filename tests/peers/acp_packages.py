@@ -42,10 +42,10 @@ def fetch_packages(scratch: Path) -> Path:
 
 
 class ProtocolSchema:
-    """The JSON schema of version 1 of the protocol, with its unstable part."""
+    """The JSON schema of a version of the protocol, with its unstable part."""
 
-    def __init__(self, modules: Path) -> None:
-        folder = modules / "@agentclientprotocol/sdk/schema/v1"
+    def __init__(self, modules: Path, version: int = 1) -> None:
+        folder = modules / f"@agentclientprotocol/sdk/schema/v{version}"
         stable, unstable = (json.loads((folder / name).read_text()) for name in ("schema.json", "schema.unstable.json"))
         self._definitions: dict[str, Any] = {**unstable["$defs"], **stable["$defs"]}
         self._validators: dict[str, Any] = {}
@@ -62,3 +62,9 @@ class ProtocolSchema:
             schema = {"$ref": f"#/$defs/{name}", "$defs": self._definitions}
             self._validators[name] = jsonschema_rs.validator_for(schema)
         self._validators[name].validate(value)
+
+    def read_kinds_of_updates(self) -> set[str]:
+        """Return the session updates that the version knows. Others are valid too, as extensions."""
+        update = self._definitions["SessionUpdate"]
+        kinds = [one["properties"]["sessionUpdate"] for one in update.get("anyOf") or update["oneOf"]]
+        return {kind["const"] for kind in kinds if "const" in kind}

@@ -20,8 +20,9 @@ import acp
 import sessiontree as st
 from tests.acp.conftest import here as here
 from tests.acp.conftest import server as server
+from tests.acp.draft_client import start_draft_client
 from tests.acp.editor import COMMAND, start_editor
-from tests.model.fake_server import Answer, FakeServer, calls, slow
+from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
 from tests.peers.acp_packages import ProtocolSchema, fetch_packages
 from tests.peers.fetch_pi import NodeMissing
 
@@ -29,6 +30,8 @@ pytestmark = pytest.mark.peers
 
 SCRATCH = Path(__file__).parents[2] / ".peers"
 SECONDS = 120
+ATTEMPTS = 50
+"""How often acpx may fail to start its helper process."""
 DENIED = 5
 """The exit code of acpx after it denied all permission questions of a prompt."""
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -55,6 +58,7 @@ async def test_every_message_of_the_agent_matches_the_schema_of_the_npm_sdk(
             ("c3", "write", {"path": "b.txt", "content": "new"}),
             ("c4", "bash", {"command": "ls"}),
             ("c5", "nothing", {"x": [1, None]}),
+            ("c6", "todo", {"items": [{"text": "Look", "status": "done"}, {"text": "Write"}]}),
         ),
         "Done.",
         calls(("c1", "bash", {"command": "rm a.txt"})),
@@ -91,16 +95,58 @@ async def test_every_message_of_the_agent_matches_the_schema_of_the_npm_sdk(
         schema.validate("request", "session/update", {"sessionId": session, "update": {"sessionUpdate": "tool_call"}})
 
 
+async def test_every_message_of_version_2_matches_its_draft_in_the_npm_sdk(
+    modules: Path, server: FakeServer, here: Path
+) -> None:
+    (here / "a.txt").write_text("content")
+    server.add(
+        Answer(text="Hello.", thinking="Let me see."),
+        calls(
+            ("c1", "read", {"path": "a.txt", "offset": 1}),
+            ("c2", "edit", {"path": "a.txt", "old_text": "content", "new_text": "changed"}),
+            ("c3", "write", {"path": "b.txt", "content": "new"}),
+            ("c4", "bash", {"command": "ls"}),
+            ("c5", "todo", {"items": [{"text": "Look", "status": "done"}, {"text": "Write"}]}),
+        ),
+        "Done.",
+        fail(400),
+    )
+    async with start_draft_client(here) as client:
+        session = (await client.request("session/new", cwd=str(here)))["sessionId"]
+        for text in ("Hello", "Work", "Fail", "/tree", "/name My work", "/permissions read-only"):
+            await client.prompt(session, text)
+        option = {"configId": "thinking", "type": "select", "value": "high"}
+        await client.request("session/set_config_option", sessionId=session, **option)
+        forked = (await client.request("session/fork", sessionId=session, cwd=str(here)))["sessionId"]
+        await client.request("session/close", sessionId=session)
+        start = {"type": "start"}
+        await client.request("session/resume", sessionId=session, cwd=str(here), mcpServers=[], replayFrom=start)
+        await client.request("session/list")
+        await client.request("session/delete", sessionId=forked)
+        await client.request("auth/login", methodId="api-key")
+        await client.request("auth/logout")
+
+    schema = ProtocolSchema(modules, version=2)
+    for kind, method, value in client.messages:
+        schema.validate(kind, method, value)
+    kinds = {update["sessionUpdate"] for update in client.updates}
+    assert {"state_update", "user_message", "tool_call_update", "plan_update", "config_option_update"} <= kinds
+    known = schema.read_kinds_of_updates()
+    assert kinds <= known, kinds - known
+
+
 def run_acpx(modules: Path, cwd: Path, *arguments: str, code: int = 0) -> list[Any]:
     """Run the headless client with our agent, and return its output as JSON."""
     command = [
         str(modules / ".bin/acpx"), "--agent", shlex.join(COMMAND), "--cwd", str(cwd),
-        "--format", "json", "--ttl", "1", *arguments,
+        "--format", "json", "--ttl", "120", *arguments,
     ]  # fmt: skip
+    left = ATTEMPTS
     while True:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=SECONDS, check=False)
+        left -= 1
         # It gives its own helper process six seconds to start. On a busy machine that is too little.
-        if "Session queue owner failed to start" not in done.stdout:
+        if "Session queue owner failed to start" not in done.stdout or not left:
             break
     assert done.returncode == code, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -120,12 +166,15 @@ def test_a_real_headless_client_creates_a_session_prompts_and_gets_tool_calls(
     )
 
     run_acpx(modules, here, "sessions", "new")
-    answers = [
-        run_acpx(modules, here, "--approve-all", "prompt", "Hi"),
-        run_acpx(modules, here, "--approve-all", "prompt", "Edit a.txt"),
-        run_acpx(modules, here, "--deny-all", "prompt", "Run ls", code=DENIED),
-    ]
-    run_acpx(modules, here, "set-mode", "read-only")
+    try:
+        answers = [
+            run_acpx(modules, here, "--approve-all", "prompt", "Hi"),
+            run_acpx(modules, here, "--approve-all", "prompt", "Edit a.txt"),
+            run_acpx(modules, here, "--deny-all", "prompt", "Run ls", code=DENIED),
+        ]
+        run_acpx(modules, here, "set-mode", "read-only")
+    finally:
+        run_acpx(modules, here, "sessions", "close")  # this ends the helper process
 
     chunks = [message["params"]["update"] for message in answers[0] if message.get("method") == "session/update"]
     texts = [chunk["content"]["text"] for chunk in chunks if chunk["sessionUpdate"] == "agent_message_chunk"]

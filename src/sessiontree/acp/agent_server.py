@@ -40,6 +40,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from sessiontree import config
 from sessiontree._version import __version__
+from sessiontree.acp.draft_transport import DraftTransport
 from sessiontree.acp.editor_client import EditorClient, McpServerRequest, build_mcp_capabilities
 from sessiontree.acp.editor_session import EditorOptions, EditorSession
 from sessiontree.acp.prompt_content import ContentBlock
@@ -70,7 +71,8 @@ _log = logging.getLogger(__name__)
 
 async def serve_stdio(options: EditorOptions) -> None:
     """Serve the editor on standard input and output until it closes them, or a signal arrives."""
-    transport = StdioTransport(*claim_stdio())
+    stdio = StdioTransport(*claim_stdio())
+    transport = DraftTransport(stdio) if options.offers_v2 else stdio
     server = AgentServer(options)
     connection = Connection(server.handle, transport, listening=False)
     server.connect(connection)

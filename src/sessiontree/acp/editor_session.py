@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from sessiontree.acp.draft_transport import PROMPT_STARTED
 from sessiontree.acp.editor_client import EditorClient, EditorError, McpServerRequest, convert_server
 from sessiontree.acp.editor_tools import route_tools
 from sessiontree.acp.prompt_content import ContentBlock, PromptContent, attach, read_prompt
@@ -23,6 +24,7 @@ from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Scope
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
+from sessiontree.agent.tools.todo_tool import todo
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.messages import ToolCall
@@ -61,6 +63,8 @@ class EditorOptions(Struct, frozen=True, kw_only=True):
     permission_mode: PermissionMode | None = None
     allow: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
+    offers_v2: bool = False
+    """Whether clients may use version 2 of the protocol, which is a draft."""
 
 
 class EditorSession:
@@ -75,9 +79,10 @@ class EditorSession:
         self._updates = ConversationUpdates(self._get_tools, lambda: self.controller.cwd)
         self._presence = PresenceLock(session)
         self._requested_model = options.model
+        self._offers_v2 = options.offers_v2
         agent_options = load_agent_options(
             settings,
-            tools=route_tools(builtin_tools(), editor, self._show_terminal),
+            tools=(*route_tools(builtin_tools(), editor, self._show_terminal), todo),
             mode=options.permission_mode,
             allow=options.allow,
             asker=self._ask_permission,
@@ -179,6 +184,8 @@ class EditorSession:
         try:
             content = read_prompt(blocks)
             await self._show_others()
+            if self._offers_v2:
+                self._stream.put([{"sessionUpdate": PROMPT_STARTED}])
             outcome = None if self._is_cancelled else await self._run(content)
             while not self._is_cancelled and (more := await self.controller.wait_for_triggered_run()) is not None:
                 outcome = more

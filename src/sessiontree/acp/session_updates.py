@@ -18,6 +18,7 @@ from sessiontree.acp.tool_call_display import (
     quote_output,
 )
 from sessiontree.agent.tool import Tool
+from sessiontree.agent.tools.todo_tool import read_items, todo
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.message_views import Image, Text, Thinking, view_blocks
 from sessiontree.core.messages import ToolCall, extract_text, get_answered_call, get_role, get_tool_calls
@@ -37,6 +38,8 @@ from sessiontree.hooks.events import (
 
 USER, AGENT, THOUGHT = "user_message_chunk", "agent_message_chunk", "agent_thought_chunk"
 CHUNKS = (USER, AGENT, THOUGHT)
+PLAN_STATUS = {"pending": "pending", "in_progress": "in_progress", "done": "completed"}
+"""The status of a step in the words of the protocol."""
 NOT_ANSWERED = "The call was not run."
 
 
@@ -48,6 +51,15 @@ def build_text_chunk(kind: str, text: str, message: str) -> JsonObject:
 def build_notice(text: str) -> JsonObject:
     """Return a separate message for the user."""
     return build_text_chunk(AGENT, f"{text}\n\n", uuid4().hex)
+
+
+def build_plan(arguments: object) -> JsonObject:
+    """Return the list of the todo tool as the plan of the protocol."""
+    entries = [
+        {"content": " ".join(item.text.split()), "priority": "medium", "status": PLAN_STATUS[item.status]}
+        for item in read_items(arguments)
+    ]
+    return {"sessionUpdate": "plan", "entries": entries}
 
 
 class ConversationUpdates:
@@ -123,6 +135,8 @@ class ConversationUpdates:
             fields = describe_call(call, self._get_tools().get(call.name), self._get_cwd(), is_new=is_new)
             kind = "tool_call_update" if known else "tool_call"
             yield {"sessionUpdate": kind, "toolCallId": id, "status": "pending", **fields}
+            if call.name == todo.name:
+                yield build_plan(call.arguments)
 
     def _show_result(self, message: JsonObject) -> Iterator[JsonObject]:
         id, call = self._calls.pop(get_answered_call(message) or "", (None, None))

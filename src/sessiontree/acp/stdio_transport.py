@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -73,14 +74,19 @@ class StdioTransport:
         return None
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a message, and wait until the client has taken it. After the end of the input, do not wait.
+        """Write a message, as in `send_all`."""
+        await self.send_all([message])
+
+    async def send_all(self, messages: Iterable[dict[str, Any]]) -> None:
+        """Write messages, and wait until the client has taken them. After the end of the input, do not wait.
 
         Messages are written in the order of the calls, even if the calls do not wait.
         """
+        lines = [json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=str) for message in messages]
         # Clients in some languages refuse half of a surrogate pair, even escaped.
-        data = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+        data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
         written: asyncio.Future[None] = self._loop.create_future()
-        self._outbox.put((data + b"\n", written))
+        self._outbox.put((data, written))
         ending = asyncio.ensure_future(self._ended.wait())
         try:
             await asyncio.wait((written, ending), return_when=asyncio.FIRST_COMPLETED)

@@ -6,6 +6,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+import click
+
 from sessiontree.cli.agent_setup import build_permissions, extension_option, model_option, permission_options
 from sessiontree.cli.app import app, run_async
 from sessiontree.errors import InvalidOperation
@@ -18,8 +20,16 @@ if TYPE_CHECKING:
 @permission_options
 @extension_option
 @model_option
+@click.option(
+    "--v2", "offers_v2", is_flag=True, help="Also offer version 2 of the protocol, a draft that may change any time."
+)
 def acp(
-    permission_mode: PermissionMode | None, allow: tuple[str, ...], extensions: tuple[str, ...], model: str | None
+    permission_mode: PermissionMode | None,
+    allow: tuple[str, ...],
+    extensions: tuple[str, ...],
+    model: str | None,
+    *,
+    offers_v2: bool,
 ) -> None:
     """Run the agent inside an editor that speaks the Agent Client Protocol.
 
@@ -35,5 +45,7 @@ def acp(
 
     build_permissions(config.load_config(), permission_mode, allow)  # report invalid options before the editor connects
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="sessiontree: %(message)s")
-    options = EditorOptions(model=model, permission_mode=permission_mode, allow=allow, extensions=extensions)
+    options = EditorOptions(
+        model=model, permission_mode=permission_mode, allow=allow, extensions=extensions, offers_v2=offers_v2
+    )
     run_async(serve_stdio(options))
