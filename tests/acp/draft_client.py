@@ -6,13 +6,16 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from acp.connection import Connection, StreamDirection, StreamEvent
 
+from sessiontree.acp.agent_server import AgentServer
+from sessiontree.acp.draft_transport import DraftTransport
+from sessiontree.acp.editor_session import EditorOptions
+from sessiontree.acp.stdio_transport import StdioTransport
 from sessiontree.core.entries import JsonObject
-from tests.acp.editor import COMMAND, SECONDS
+from tests.acp.editor import SECONDS
 
 
 class DraftClient:
@@ -76,19 +79,27 @@ class DraftClient:
 
 
 @asynccontextmanager
-async def start_draft_client(cwd: Path, *arguments: str, version: int = 2) -> AsyncGenerator[DraftClient]:
-    """Start the agent with version 2 offered, and connect."""
+async def start_draft_client() -> AsyncGenerator[DraftClient]:
+    """Start the agent in this process with version 2 offered, and connect over pipes."""
+    (agent_reads, client_writes), (client_reads, agent_writes) = os.pipe(), os.pipe()
+    server = AgentServer(EditorOptions(offers_v2=True))
+    agent = Connection(server.handle, DraftTransport(StdioTransport(agent_reads, agent_writes)), listening=False)
+    server.connect(agent)
+    running = asyncio.create_task(agent.main_loop())
     client = DraftClient()
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND, "--v2", *arguments, cwd=cwd, env=dict(os.environ), limit=1 << 26,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin is not None
-    client.connection = Connection(client.handle, process.stdin, process.stdout, observers=[client.observe])
+    client.connection = Connection(
+        client.handle, StdioTransport(client_reads, client_writes), observers=[client.observe]
+    )
     try:
-        await client.request("initialize", protocolVersion=version, info={"name": "test", "version": "1"})
+        await client.request("initialize", protocolVersion=2, info={"name": "test", "version": "1"})
         yield client
     finally:
+        os.close(client_writes)  # the agent ends with its input
+        async with asyncio.timeout(SECONDS):
+            await running
+            await server.close()
+        await agent.close()
+        os.close(agent_writes)
         await client.connection.close()
-        process.stdin.close()
-        await asyncio.wait_for(process.wait(), SECONDS)
+        for end in (agent_reads, client_reads):
+            os.close(end)

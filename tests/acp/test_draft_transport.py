@@ -1,4 +1,4 @@
-"""Version 2 of the protocol: its messages over a real subprocess, and the form of what is translated."""
+"""Version 2 of the protocol: its messages with a real agent, and the form of what is translated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
 
 async def test_a_prompt_is_accepted_at_once_and_its_end_is_a_state(server: FakeServer, here: Path) -> None:
     server.add(Answer(text="Hello.", thinking="Let me see."))
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
 
         state = await client.prompt(session, "Hi")
@@ -42,7 +42,7 @@ async def test_a_prompt_is_accepted_at_once_and_its_end_is_a_state(server: FakeS
 
 
 async def test_capabilities_options_and_commands_have_the_new_form(server: FakeServer, here: Path) -> None:
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         opened = await client.request("session/new", cwd=str(here))
         options = await client.request(
             "session/set_config_option",
@@ -66,7 +66,7 @@ async def test_capabilities_options_and_commands_have_the_new_form(server: FakeS
 async def test_a_question_says_that_the_session_waits_for_the_user(server: FakeServer, here: Path) -> None:
     (here / "a.txt").write_text("one\ntwo\n")
     server.add(calls(("c1", "edit", {"path": "a.txt", "old_text": "two", "new_text": "2"})), "Done.")
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
 
         await client.prompt(session, "Edit")
@@ -88,7 +88,7 @@ async def test_a_question_says_that_the_session_waits_for_the_user(server: FakeS
 
 async def test_an_outcome_that_is_unknown_is_no_permission(server: FakeServer, here: Path) -> None:
     server.add(calls(("c1", "bash", {"command": "touch made"})), "Refused.")
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
 
         client.outcome = {"outcome": "_later", "optionId": "once"}
@@ -101,7 +101,7 @@ async def test_failures_are_states_after_the_prompt_was_accepted_and_errors_befo
     server: FakeServer, here: Path
 ) -> None:
     server.add(fail(400))
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
 
         state = await client.prompt(session, "Hi")
@@ -121,7 +121,7 @@ async def test_failures_are_states_after_the_prompt_was_accepted_and_errors_befo
 
 async def test_a_second_prompt_is_refused_and_cancelling_ends_the_first(server: FakeServer, here: Path) -> None:
     server.add(slow(), "Again.")
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
         first = asyncio.create_task(client.prompt(session, "Count"))
         await client.wait_for(lambda: "word" in client.read_text())
@@ -136,7 +136,7 @@ async def test_a_second_prompt_is_refused_and_cancelling_ends_the_first(server: 
 
 async def test_closing_reports_the_end_of_the_prompt_first_and_resuming_replays(server: FakeServer, here: Path) -> None:
     server.add(slow())
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
         running = asyncio.create_task(client.prompt(session, "Count"))
         await client.wait_for(lambda: "word" in client.read_text())
@@ -156,7 +156,7 @@ async def test_closing_reports_the_end_of_the_prompt_first_and_resuming_replays(
 
 
 async def test_a_command_of_the_chat_is_a_prompt_too(server: FakeServer, here: Path) -> None:
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
 
         state = await client.prompt(session, "/permissions")

@@ -111,7 +111,7 @@ async def test_every_message_of_version_2_matches_its_draft_in_the_npm_sdk(
         "Done.",
         fail(400),
     )
-    async with start_draft_client(here) as client:
+    async with start_draft_client() as client:
         session = (await client.request("session/new", cwd=str(here)))["sessionId"]
         for text in ("Hello", "Work", "Fail", "/tree", "/name My work", "/permissions read-only"):
             await client.prompt(session, text)
@@ -133,6 +133,28 @@ async def test_every_message_of_version_2_matches_its_draft_in_the_npm_sdk(
     assert {"state_update", "user_message", "tool_call_update", "plan_update", "config_option_update"} <= kinds
     known = schema.read_kinds_of_updates()
     assert kinds <= known, kinds - known
+
+
+def test_the_client_of_the_npm_sdk_uses_version_2(modules: Path, server: FakeServer, here: Path) -> None:
+    (here / "a.txt").write_text("content")
+    server.add(calls(("c1", "edit", {"path": "a.txt", "old_text": "content", "new_text": "changed"})), "Done.")
+    sdk = modules / "@agentclientprotocol/sdk/dist/v2/stable/acp.js"
+
+    done = subprocess.run(
+        ["node", Path(__file__).with_name("draft_client.mjs"), sdk, here, *COMMAND, "--v2"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["started"]["protocolVersion"] == 2
+    texts = [update["content"]["text"] for update in said["seen"] if update["sessionUpdate"] == "agent_message_chunk"]
+    assert "".join(texts) == "Done."
+    assert said["accepted"]["messageId"] in {update.get("messageId") for update in said["seen"]}
+    assert (here / "a.txt").read_text() == "changed"
 
 
 def run_acpx(modules: Path, cwd: Path, *arguments: str, code: int = 0) -> list[Any]:
