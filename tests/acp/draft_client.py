@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from acp.connection import Connection, StreamDirection, StreamEvent
 
-from sessiontree.acp.agent_server import AgentServer
-from sessiontree.acp.draft_transport import DraftTransport
 from sessiontree.acp.editor_session import EditorOptions
-from sessiontree.acp.stdio_transport import StdioTransport
 from sessiontree.core.entries import JsonObject
-from tests.acp.editor import SECONDS
+from tests.acp.editor import SECONDS, run_agent
 
 
 class DraftClient:
@@ -81,25 +77,9 @@ class DraftClient:
 @asynccontextmanager
 async def start_draft_client() -> AsyncGenerator[DraftClient]:
     """Start the agent in this process with version 2 offered, and connect over pipes."""
-    (agent_reads, client_writes), (client_reads, agent_writes) = os.pipe(), os.pipe()
-    server = AgentServer(EditorOptions(offers_v2=True))
-    agent = Connection(server.handle, DraftTransport(StdioTransport(agent_reads, agent_writes)), listening=False)
-    server.connect(agent)
-    running = asyncio.create_task(agent.main_loop())
-    client = DraftClient()
-    client.connection = Connection(
-        client.handle, StdioTransport(client_reads, client_writes), observers=[client.observe]
-    )
-    try:
+    async with run_agent(EditorOptions(offers_v2=True)) as transport:
+        client = DraftClient()
+        client.connection = Connection(client.handle, transport, observers=[client.observe])
         await client.request("initialize", protocolVersion=2, info={"name": "test", "version": "1"})
         yield client
-    finally:
-        os.close(client_writes)  # the agent ends with its input
-        async with asyncio.timeout(SECONDS):
-            await running
-            await server.close()
-        await agent.close()
-        os.close(agent_writes)
-        await client.connection.close()
-        for end in (agent_reads, client_reads):
-            os.close(end)
+    await client.connection.close()

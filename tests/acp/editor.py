@@ -1,4 +1,4 @@
-"""An editor for tests: the client of the protocol's SDK over a real subprocess, and a check of every message."""
+"""An editor for tests: the client of the protocol's SDK, connected over pipes, and a check of every message."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-from acp.connection import StreamDirection, StreamEvent
+from acp.connection import Connection, StreamDirection, StreamEvent
 
 import acp
 from acp import schema
+from sessiontree.acp.agent_server import AgentServer
+from sessiontree.acp.draft_transport import DraftTransport
+from sessiontree.acp.editor_session import EditorOptions
+from sessiontree.acp.stdio_transport import StdioTransport
+from sessiontree.cli.acp import acp as command
 from sessiontree.core.entries import JsonObject
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()", "acp"]
@@ -77,6 +82,17 @@ class Editor:
         self.released: list[str] = []
         self._sent: dict[Any, str] = {}
         self._changed = asyncio.Event()
+
+    async def initialize(self, *, fs: bool, terminal: bool) -> None:
+        files = schema.FileSystemCapabilities(read_text_file=fs, write_text_file=fs)
+        capabilities = schema.ClientCapabilities(fs=files, terminal=terminal)
+        asking = self.connection.initialize(protocol_version=1, client_capabilities=capabilities)
+        await asyncio.wait_for(asking, SECONDS)
+
+    def check_messages(self) -> None:
+        """Check every message of the agent against the models of the SDK."""
+        for kind, method, value in self.messages:
+            validate_with_models((REQUESTS if kind == "request" else RESPONSES)[method], value)
 
     # What tests ask
 
@@ -204,11 +220,74 @@ class Editor:
         """Called by the SDK."""
 
 
+class ClientTransport(StdioTransport):
+    """The transport of a client, which tells when the agent has closed its output."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        super().__init__(reader, writer)
+        self.ended = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any] | None:
+        message = await super().receive()
+        if message is None:
+            self.ended.set()
+        return message
+
+
+@asynccontextmanager
+async def run_agent(options: EditorOptions) -> AsyncGenerator[ClientTransport]:
+    """Run the agent in this process, and return the transport of its client. Pipes connect both.
+
+    The client has to receive until the agent ends.
+    """
+    (agent_reads, client_writes), (client_reads, agent_writes) = os.pipe(), os.pipe()
+    stdio = StdioTransport(agent_reads, agent_writes)
+    server = AgentServer(options)
+    agent = Connection(server.handle, DraftTransport(stdio) if options.offers_v2 else stdio, listening=False)
+    server.connect(agent)
+    running = asyncio.create_task(agent.main_loop())
+    client = ClientTransport(client_reads, client_writes)
+    try:
+        yield client
+    finally:
+        async with asyncio.timeout(SECONDS):
+            os.close(client_writes)  # the agent ends with its input
+            await running
+            await server.close()
+            await agent.close()
+            os.close(agent_writes)
+            await client.ended.wait()  # nobody reads from the pipes now
+        for end in (agent_reads, client_reads):
+            os.close(end)
+
+
 @asynccontextmanager
 async def start_editor(
     *arguments: str, cwd: Path, fs: bool = False, terminal: bool = False, initialize: bool = True
-) -> AsyncIterator[Editor]:
-    """Start the agent with an editor. At the end, every message of the agent is checked."""
+) -> AsyncGenerator[Editor]:
+    """Start the agent in this process with an editor. At the end, every message of the agent is checked."""
+    editor = Editor()
+    options = EditorOptions(**command.make_context("acp", list(arguments)).params)
+    with contextlib.chdir(cwd):
+        async with run_agent(options) as transport:
+            editor.connection = acp.connect_to_agent(
+                editor,  # type: ignore[arg-type]
+                transport,
+                use_unstable_protocol=True,
+                observers=[editor.observe],
+            )
+            if initialize:
+                await editor.initialize(fs=fs, terminal=terminal)
+            yield editor
+        await editor.connection.close()
+    editor.check_messages()
+
+
+@asynccontextmanager
+async def spawn_editor(
+    *arguments: str, cwd: Path, fs: bool = False, terminal: bool = False, initialize: bool = True
+) -> AsyncGenerator[Editor]:
+    """Start the agent in a process of its own, which takes seconds, and do the same."""
     editor = Editor()
     async with acp.spawn_agent_process(
         lambda _: editor,  # type: ignore[arg-type]
@@ -221,11 +300,6 @@ async def start_editor(
         observers=[editor.observe],
     ) as (editor.connection, editor.process):
         if initialize:
-            files = schema.FileSystemCapabilities(read_text_file=fs, write_text_file=fs)
-            capabilities = schema.ClientCapabilities(fs=files, terminal=terminal)
-            await asyncio.wait_for(
-                editor.connection.initialize(protocol_version=1, client_capabilities=capabilities), SECONDS
-            )
+            await editor.initialize(fs=fs, terminal=terminal)
         yield editor
-    for kind, method, value in editor.messages:
-        validate_with_models((REQUESTS if kind == "request" else RESPONSES)[method], value)
+    editor.check_messages()

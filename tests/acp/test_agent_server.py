@@ -19,7 +19,7 @@ import acp
 import sessiontree as st
 from sessiontree.acp.stdio_transport import MAX_MESSAGE_BYTES
 from sessiontree.acp.tool_call_display import MAX_OUTPUT_CHARS
-from tests.acp.editor import COMMAND, SECONDS, Editor, start_editor
+from tests.acp.editor import COMMAND, SECONDS, Editor, spawn_editor, start_editor
 from tests.agent.mcp_client.servers import SCRIPT
 from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
 
@@ -301,7 +301,7 @@ async def test_a_tool_result_of_50_mb_and_output_of_extensions_do_not_disturb_th
 ) -> None:
     (here / "big.py").write_text(BIG_TOOL)
     server.add(calls(("c1", "fetch", {})), *["Much."] * 9)  # a context that long is compacted
-    async with start_editor("-e", str(here / "big.py"), "--allow", "fetch", cwd=here) as editor:
+    async with spawn_editor("-e", str(here / "big.py"), "--allow", "fetch", cwd=here) as editor:
         session = await editor.open(here)
         assert await editor.prompt(session, "Fetch") == "end_turn"
         (call,) = editor.read_calls()
@@ -399,7 +399,7 @@ async def test_an_empty_session_is_not_kept_and_a_folder_must_exist(server: Fake
 
 async def test_two_editors_and_another_program_share_a_session(server: FakeServer, here: Path) -> None:
     server.add("One.", "Two.", "Three.")
-    async with start_editor(cwd=here) as one, start_editor(cwd=here) as other:
+    async with spawn_editor(cwd=here) as one, spawn_editor(cwd=here) as other:
         session = await one.open(here)
         await one.prompt(session, "First")
         await other.connection.load_session(cwd=str(here), session_id=session, mcp_servers=[])
@@ -422,7 +422,7 @@ async def test_two_editors_and_another_program_share_a_session(server: FakeServe
 
 async def test_two_prompts_at_once_on_one_branch_lose_nothing(server: FakeServer, here: Path) -> None:
     server.add("Start.", slow("first " * 20), slow("other " * 20))
-    async with start_editor(cwd=here) as one, start_editor(cwd=here) as other:
+    async with spawn_editor(cwd=here) as one, spawn_editor(cwd=here) as other:
         session = await one.open(here)
         await one.prompt(session, "Begin")
         await other.connection.load_session(cwd=str(here), session_id=session, mcp_servers=[])
@@ -536,7 +536,7 @@ async def test_without_a_model_the_editor_must_authenticate_but_can_read_old_ses
 
 async def test_bad_messages_are_answered_with_errors_and_the_agent_continues(server: FakeServer, here: Path) -> None:
     server.add("Still here.")
-    async with start_editor(cwd=here, initialize=False) as editor:
+    async with spawn_editor(cwd=here, initialize=False) as editor:
         assert editor.process.stdin is not None
         assert (await fails(editor.request("session/list", {}))).code == -32600
         await editor.connection.initialize(protocol_version=99)
@@ -582,7 +582,7 @@ async def test_when_the_editor_dies_or_the_agent_is_terminated_the_part_is_saved
 ) -> None:
     for end in ("eof", "signal"):
         server.add(slow())
-        async with start_editor(cwd=here) as editor:
+        async with spawn_editor(cwd=here) as editor:
             session, asking = await start_streaming(editor, here)
             assert editor.process.stdin is not None
             if end == "eof":

@@ -21,7 +21,7 @@ import sessiontree as st
 from tests.acp.conftest import here as here
 from tests.acp.conftest import server as server
 from tests.acp.draft_client import start_draft_client
-from tests.acp.editor import COMMAND, start_editor
+from tests.acp.editor import COMMAND, spawn_editor
 from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
 from tests.peers.acp_packages import ProtocolSchema, fetch_packages
 from tests.peers.fetch_pi import NodeMissing
@@ -65,7 +65,7 @@ async def test_every_message_of_the_agent_matches_the_schema_of_the_npm_sdk(
         "Refused.",
         slow(),
     )
-    async with start_editor(cwd=here, fs=True, terminal=True) as editor:
+    async with spawn_editor(cwd=here, fs=True, terminal=True) as editor:
         session = await editor.open(here)
         await editor.prompt(session, "Hello", acp.image_block(PNG, "image/png"))
         await editor.prompt(session, "Work")

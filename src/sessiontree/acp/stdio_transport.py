@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
@@ -134,10 +135,8 @@ class StdioTransport:
 
     def _put_line(self, line: bytes | None) -> None:
         """Pass a line to the event loop, and wait if too many are unread."""
-        try:
+        with suppress(RuntimeError, CancelledError):  # the event loop is closed or ends
             asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop).result()
-        except RuntimeError:  # the event loop is closed
-            return
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         """Return a well-formed message. Answer or drop everything else."""
