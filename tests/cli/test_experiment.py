@@ -49,7 +49,8 @@ def test_every_arm_runs_the_given_number_of_times_and_a_clear_winner_is_declared
         "ab", "@", *ARMS, "--score", "exact=42", "--score", "matches=4.", "--no-tools", "--runs", "9", "--all-runs"
     )
 
-    head, columns, short, long, difference, places, winner, best = shown.splitlines()
+    head, columns, short, long, difference, earlier, places, winner, best = shown.splitlines()
+    assert earlier.startswith("the interval was ")
     assert head.startswith("ab-1 ")
     assert head.endswith("18 of 18 runs")
     assert columns.split() == ["arm", "runs", "failed", "cost", "tokens", "time", "exact", "matches"]

@@ -24,6 +24,7 @@ from sessiontree.swarm.strategies import STRATEGIES, parallel
 from sessiontree.swarm.swarm import Swarm
 from tests.server.conftest import Gate, ServerEnv, build_auth_headers, open_client, run_server
 from tests.server.sse import ServerSentEvent, read_until
+from tests.swarm.test_durable import WorkerProcesses, serve_model
 
 
 async def wait_for_state(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
@@ -700,3 +701,45 @@ async def test_an_invalid_cursor_of_the_list_of_swarms_is_refused(client: httpx.
     answer = await client.get("/api/swarms?cursor=x")
 
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, "invalid cursor 'x'")
+
+
+# Tools and workers
+
+
+async def test_a_swarm_has_only_the_tools_of_the_request(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+
+    swarm = await create_swarm(client, session=session, agents=1, tools=["read", "ls"])
+    await wait_for_state(client, swarm["id"], "completed")
+
+    assert [tool.name for tool in env.models.model.requests[0].tools] == ["read", "ls"]
+    refused = await client.post(
+        "/api/swarms", json={"name": "other", "task": "Make it fast", "session": session, "tools": ["fly"]}
+    )
+    assert (refused.status_code, "fly" in refused.text) == (409, True)
+
+
+async def test_workers_run_the_agents_of_a_durable_swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / ".sessiontree"))
+    env = ServerEnv(tmp_path)
+    workers = WorkerProcesses(tmp_path)
+    try:
+        with serve_model(tmp_path, lambda body: "With a cache.") as model:
+            async with open_client(env.build_app(models=None), env.owner) as client:
+                swarm = await create_swarm(
+                    client, session=env.create_session(), model="test:scripted", durable=True, tools=["read"]
+                )
+                await client.post(f"/api/swarms/{swarm['id']}/pause", json={})
+                workers.start()
+                await client.post(f"/api/swarms/{swarm['id']}/resume", json={"durable": True})
+                status = await wait_for_state(client, swarm["id"], "completed")
+                limited = env.create_token("read", "run", project=env.project)
+                asked = {"name": "other", "task": "Make it fast", "session": swarm["sessionId"], "durable": True}
+                refused = await client.post("/api/swarms", json=asked, headers=build_auth_headers(limited))
+    finally:
+        workers.end()
+
+    assert {agent["text"] for agent in status["agents"]} == {"With a cache."}
+    assert len(model.requests) == 2
+    assert {tool["function"]["name"] for tool in model.requests[0]["tools"]} == {"read"}
+    assert refused.status_code == 403

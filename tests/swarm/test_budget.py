@@ -239,6 +239,19 @@ async def test_agents_that_call_at_the_same_time_do_not_exceed_the_budget(sessio
     assert scopes == ["warning", "critical", "exhausted"]
 
 
+async def test_agents_that_wait_for_the_budget_are_cancelled_with_the_swarm(session: Session) -> None:
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=4, budget=Budget(tokens=60), model=build_model(doors))
+    await swarm.start()
+    await doors.wait_for_calls(1)
+
+    async with asyncio.timeout(60):
+        await swarm.cancel()
+
+    assert swarm.status().status == "cancelled"
+    assert doors.calls == 1
+
+
 async def test_an_agent_that_ends_leaves_its_share_of_the_budget_to_others(session: Session) -> None:
     model = answer_in_turns(1)
 

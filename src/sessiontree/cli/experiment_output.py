@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sessiontree.swarm.experiment.statistics import Estimate
 
 
+MAX_EARLIER_POINTS = 4
+
+
 class ExperimentProgress:
     """Shows the progress of an experiment."""
 
@@ -95,6 +98,9 @@ def print_result(result: ExperimentResult, *, as_json: bool) -> None:
         echo(dim(f"scoring used {used}, not counted above"))
     if result.trend is not None and result.trend.points:
         echo(dim(escape_line(_describe_trend(result))))
+        earlier = _describe_earlier_points(result)
+        if earlier:
+            echo(dim(earlier))
     if len(result.places) == 1:
         echo(dim("all runs start from one place; the result says nothing about other tasks"))
     if result.winner is None:
@@ -114,6 +120,20 @@ def _describe_trend(result: ExperimentResult) -> str:
         return f"{lead}; too few pairs of runs ({last.pairs}) for an interval"
     bounds = f"{_format_metric(result.metric, last.low)} to {_format_metric(result.metric, last.high)}"
     return f"{lead}, 95 % confidence interval {bounds}, after {pluralize(last.pairs, 'pair')} of runs"
+
+
+def _describe_earlier_points(result: ExperimentResult) -> str:
+    """Return how the interval narrowed, at up to `MAX_EARLIER_POINTS` earlier moments; empty if there are none."""
+    assert result.trend is not None
+    known = [point for point in result.trend.points[:-1] if point.low is not None and point.high is not None]
+    count = min(len(known), MAX_EARLIER_POINTS)
+    steps = [known[(index + 1) * len(known) // count - 1] for index in range(count)]
+    shown = (
+        f"{_format_metric(result.metric, point.low)} to {_format_metric(result.metric, point.high)} after "
+        f"{pluralize(point.pairs, 'pair')}"
+        for point in steps
+    )
+    return f"the interval was {', '.join(shown)}" if steps else ""
 
 
 def build_result_rows(result: ExperimentResult) -> list[list[str]]:

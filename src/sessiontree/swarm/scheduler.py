@@ -304,7 +304,8 @@ class Scheduler:
                     break
                 else:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changes.wait(), BUDGET_CHECK_SECONDS)
+                        async with asyncio.timeout(BUDGET_CHECK_SECONDS):  # `wait_for` may lose a cancellation
+                            await self._changes.wait()
                     await self._journal.refresh()
         finally:
             self._waiting_for_budget.discard(id)

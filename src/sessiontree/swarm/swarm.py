@@ -371,6 +371,11 @@ class Swarm:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    @property
+    def executor(self) -> Executor:
+        """What runs the agents."""
+        return self._executor
+
     async def run_job(self, job: SwarmJob) -> None:
         """Run one agent's job in this process. Executors call this in the processes they run agents in.
 

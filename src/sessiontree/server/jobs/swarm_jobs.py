@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from sessiontree.agent.system_prompt import join_parts
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import Notice
@@ -26,8 +27,10 @@ from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs, publish_notice
 from sessiontree.server.jobs.job_registry import STOPPED, AgentLoop, Job, JobRegistry
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionLocator
+from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget, override_limits
 from sessiontree.swarm.durable import check_not_with_workers
+from sessiontree.swarm.durable.executor import DurableExecutor
 from sessiontree.swarm.lease import is_leased
 from sessiontree.swarm.records import END_STATES, SWARM_RECORD_TYPE, AgentSpec, AgentState, SwarmStatus
 from sessiontree.swarm.replay import SwarmTracker
@@ -218,19 +221,23 @@ class SwarmJobs:
     async def create(self, opened: OpenSession, request: schemas.CreateSwarmRequest, workspace: Workspace) -> str:
         """Create a swarm in an open session, start it if the request asks for it, and return its id."""
 
+        _check_workers_allowed(request.durable, workspace)
+
         async def create_and_start() -> str:
             runtime = await self._runs.open_runtime(opened)
             controller = runtime.controller
+            tools = select_original_tools(f"swarm {request.name}", request.tools, runtime.get_tools(workspace))
             swarm = await Swarm.create(
                 opened.session,
                 request.name,
                 request.task,
                 model=await self._runs.choose_model(runtime, opened.session.head, request.model),
                 model_of=controller.models.find,
-                tools=runtime.get_tools(workspace),
+                tools=None if request.durable and request.tools is None else tools,
                 hooks=runtime.create_hooks(workspace),
                 settings=controller.settings,
                 permissions=runtime.get_permissions(workspace),
+                executor=DurableExecutor(opened.session, tools=request.tools) if request.durable else None,
                 **_build_options(request),
             )
             if request.start:
@@ -268,11 +275,13 @@ class SwarmJobs:
         id: str,
         operation: Callable[[Swarm], Awaitable[T]],
         workspace: Workspace | None = None,
+        *,
+        durable: bool = False,
     ) -> T:
         """Apply an operation to a swarm in the agent loop. Operations that start agents need a workspace."""
 
         async def run_operation() -> T:
-            return await operation(await self._open_swarm(opened, id, workspace))
+            return await operation(await self._open_swarm(opened, id, workspace, durable=durable))
 
         return await self._agent_loop.run(run_operation())
 
@@ -281,9 +290,11 @@ class SwarmJobs:
     ) -> None:
         """Resume a swarm that is paused, was not started, or whose process died."""
 
+        _check_workers_allowed(request.durable, workspace)
+
         async def resume_swarm(swarm: Swarm) -> None:
             is_held = swarm.is_held
-            if not is_held:
+            if not is_held and not request.durable:
                 await asyncio.to_thread(check_not_with_workers, id, swarm.name)
             known = swarm.status()
             status = known.status
@@ -305,9 +316,11 @@ class SwarmJobs:
             else:
                 await self._start(opened, swarm, swarm.start(), workspace)
 
-        await self.run(opened, id, resume_swarm, workspace)
+        await self.run(opened, id, resume_swarm, workspace, durable=request.durable)
 
-    async def _open_swarm(self, opened: OpenSession, id: str, workspace: Workspace | None) -> Swarm:
+    async def _open_swarm(
+        self, opened: OpenSession, id: str, workspace: Workspace | None, *, durable: bool = False
+    ) -> Swarm:
         local = self._get_local(id)
         if local is not None:
             self._check_rights(id, workspace is not None and workspace.is_limited)
@@ -322,15 +335,32 @@ class SwarmJobs:
             hooks=controller.hooks if workspace is None else runtime.create_hooks(workspace),
             settings=controller.settings,
             permissions=controller.permissions if workspace is None else runtime.get_permissions(workspace),
+            executor=self._create_executor(opened, id) if durable else None,
+            override_saved=durable,
         )
+
+    def _create_executor(self, opened: OpenSession, id: str) -> DurableExecutor:
+        created = self._read_swarms(opened).swarms[id].created
+        system = join_parts(created.system) if isinstance(created.system, tuple) else created.system
+        return DurableExecutor(opened.session, tools=created.tools, system=system, thinking=created.thinking)
 
 
 async def _run_swarm(opened: OpenSession, swarm: Swarm) -> None:
-    while swarm.is_running:
-        await swarm.wait()
-        opened.feed.wake()
-        if swarm.is_running:  # it is paused
-            await asyncio.sleep(PAUSE_POLL_SECONDS)
+    try:
+        while swarm.is_running:
+            await swarm.wait()
+            opened.feed.wake()
+            if swarm.is_running:  # it is paused
+                await asyncio.sleep(PAUSE_POLL_SECONDS)
+    finally:
+        if isinstance(swarm.executor, DurableExecutor):
+            await swarm.executor.close()
+
+
+def _check_workers_allowed(durable: bool, workspace: Workspace) -> None:
+    """Raises `ApiError` if the token is limited to projects: workers are not."""
+    if durable and workspace.is_limited:
+        raise make_insufficient_rights()
 
 
 def _build_options(request: schemas.CreateSwarmRequest) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class SwarmAgentRequest(RequestModel, frozen=True, kw_only=True):
     budget: BudgetRequest | None = None
 
 
+ToolName: TypeAlias = Annotated[str, Meta(examples=["read"], min_length=1, max_length=200)]
+
 AgentCount: TypeAlias = Annotated[int, Meta(examples=[3], ge=1, le=1000)]
 
 
@@ -68,6 +70,10 @@ class CreateSwarmRequest(RequestModel, frozen=True, kw_only=True):
     """Retries of an agent after a temporary failure."""
     enable_branching: bool = True
     enable_event_streaming: bool = True
+    tools: Annotated[list[ToolName], Meta(max_length=1000)] | None = None
+    """The tools that agents may use; by default all."""
+    durable: bool = False
+    """Whether workers run the agents, and not this server."""
     start: bool = True
 
 
@@ -176,6 +182,8 @@ class BudgetChangeRequest(RequestModel, frozen=True, kw_only=True):
 class ResumeSwarmRequest(RequestModel, frozen=True, kw_only=True):
     budget: BudgetChangeRequest | None = None
     agent_budget: BudgetChangeRequest | None = None
+    durable: bool = False
+    """Whether workers run the agents, and not this server."""
 
 
 # Experiments

@@ -3,8 +3,9 @@
 Migrations are numbered, and a released one never changes. Several processes may start at once: the one that holds the
 lock runs the missing migrations in one transaction, and the others find them done.
 
-Sessions are append-only. Lines are written by the functions `append`, `share`, `leave` and `settle`, which only add at
-the end of a session. A role that may call them, but not write to the tables, cannot change existing entries.
+Sessions are append-only. Lines are written by the functions `append`, `append_and_read`, `share`, `leave` and `settle`,
+which only add at the end of a session. A role that may call them, but not write to the tables, cannot change existing
+entries.
 
 Nothing in an append locks more than its session: sessions commit together. So it sends no NOTIFY, for which the server
 lets one transaction commit at a time; waiters poll.
@@ -393,7 +394,47 @@ BEGIN
 END $$;
 """
 
-MIGRATIONS = (_TABLES, _SEARCH_INDEX, _FAIR_APPENDS)
+_APPEND_AND_READ = """
+-- Does `append`, and returns in the same transaction all lines from `after` on, if lines of others come first and they
+-- are not too long: the writer would read them next.
+CREATE FUNCTION sessiontree.append_and_read(
+    which bigint, after bigint, lines bytea[], ids text[], parents text[], types text[], roles text[],
+    on_branches text[], moments bigint[], texts text[], key_of_batch uuid, gain jsonb,
+    OUT grown bigint, OUT appended bytea[]
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    bytes bigint := 0;
+    line bytea;
+BEGIN
+    grown := sessiontree.append(
+        which, after, lines, ids, parents, types, roles, on_branches, moments, texts, key_of_batch, gain);
+    FOREACH line IN ARRAY lines LOOP
+        bytes := bytes + octet_length(line) + 1;
+    END LOOP;
+    IF grown - bytes > after AND grown - after <= 262144 THEN
+        appended := ARRAY(
+            SELECT e.line FROM sessiontree.entry AS e
+            WHERE e.session = which AND e.position >= after AND e.position < grown ORDER BY e.position);
+    END IF;
+END $$;
+
+-- Whoever may append may do this too.
+REVOKE ALL ON FUNCTION sessiontree.append_and_read FROM PUBLIC;
+DO $$
+DECLARE
+    writer text;
+BEGIN
+    FOR writer IN
+        SELECT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_proc AS p CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+        WHERE p.oid = 'sessiontree.append'::regproc AND a.grantee <> p.proowner
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION sessiontree.append_and_read TO %s', writer);
+    END LOOP;
+END $$;
+"""
+
+MIGRATIONS = (_TABLES, _SEARCH_INDEX, _FAIR_APPENDS, _APPEND_AND_READ)
 """The migrations in order. Never change one; add another."""
 
 
@@ -499,8 +540,8 @@ INSERT INTO sessiontree.session (id, created, cwd, parent_session, older, told, 
 VALUES (%s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (id) WHERE current DO NOTHING RETURNING key"""
 APPEND_LINES = """
-SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
-    %s::bigint[], %s::text[], %s::uuid, %s::jsonb)"""
+SELECT * FROM sessiontree.append_and_read(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[],
+    %s::text[], %s::bigint[], %s::text[], %s::uuid, %s::jsonb)"""
 SHARE_LINES = "SELECT sessiontree.share(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[])"
 FIND_CREATED = """
 SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0), deleted IS NOT NULL

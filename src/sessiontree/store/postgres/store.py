@@ -52,6 +52,8 @@ PAGE_SIZES = (1 << 16, 1 << 22)
 MAX_POSITION = 1 << 62
 MIN_MICROSECONDS = -(1 << 53)
 """The earliest modification time that is stored, in microseconds since the epoch. Databases have such a limit."""
+READ_AHEAD_SECONDS = 1.0
+"""How long lines that an append returned may be used for the next read."""
 MAX_NEW_LINES = 2
 """A new session starts with at most this many lines: its header and its name."""
 
@@ -79,6 +81,19 @@ class _SessionRow(NamedTuple):
     ranges: tuple[RowRange, ...]
 
 
+class _ReadAhead(NamedTuple):
+    """Lines that an append returned, because lines of others come before its own."""
+
+    after: Cursor
+    chunk: LineChunk
+    at: float
+    """Monotonic time."""
+
+    @property
+    def is_fresh(self) -> bool:
+        return time.monotonic() < self.at + READ_AHEAD_SECONDS
+
+
 class _LinePage(NamedTuple):
     """Lines read with one query."""
 
@@ -104,6 +119,7 @@ class PostgresStore(Store):
         self._cache = BlockCache()
         self._unconfirmed: tuple[Cursor, tuple[bytes, ...], uuid.UUID] | None = None
         """An append with an unknown outcome."""
+        self._read_ahead: _ReadAhead | None = None
         self.fence: tuple[str, int] | None = None
         """The scope and the token that every append carries; see `raise_fence`."""
         self._is_exact = False
@@ -141,6 +157,9 @@ class PostgresStore(Store):
         return self._session_row, size, bytes(tail)
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
+        ahead, self._read_ahead = self._read_ahead, None
+        if ahead is not None and (after, before, limit) == (ahead.after, None, None) and ahead.is_fresh:
+            return ahead.chunk
         cursor = after or before
         known = self._load_row()[0] if cursor is None else self._get_row(cursor)
         start = 0 if after is None else after.value[1]
@@ -299,12 +318,14 @@ class PostgresStore(Store):
         if self._is_exact:
             delta = delta._replace(leaves=None)
 
-        def work(connection: Connection) -> int | None:
-            grown = _append_rows(connection, key, start, lines, rows, delta, batch, self.fence)
-            return self._explain_refusal(connection, key, start, batch, size) if grown is None else grown
+        def work(connection: Connection) -> tuple[int | None, Sequence[bytes]]:
+            grown, appended = _append_rows(connection, key, start, lines, rows, delta, batch, self.fence)
+            if grown is None:
+                return self._explain_refusal(connection, key, start, batch, size), ()
+            return grown, appended
 
         try:
-            end = self.database.run(work, location=self.location, writes=True)
+            end, appended = self.database.run(work, location=self.location, writes=True)
         except OutcomeUnknown:
             raise
         except BaseException:
@@ -314,7 +335,12 @@ class PostgresStore(Store):
         if end is None:
             return self.append(lines, after=self._resolve_tail(after))
         if end != start + size:
-            return after  # lines of other branches come first: the caller reads them all
+            # Lines of other branches come first: the caller reads them all.
+            if appended:
+                data = b"\n".join([*appended, b""])
+                self._cache.put(start, data)
+                self._read_ahead = _ReadAhead(after, LineChunk(data, Cursor((key, end)), b""), time.monotonic())
+            return after
         self._cache.put(start, b"\n".join([*lines, b""]))
         return Cursor((key, end))
 
@@ -434,7 +460,7 @@ class PostgresStore(Store):
                 rows, delta = build_rows(lines[first:])
                 rows = [LineRow()] * min(first, len(lines)) + rows
                 first = max(0, first - len(lines))
-                grown = _append_rows(connection, key, at, lines, rows, delta, batch if at == 0 else None)
+                grown, _ = _append_rows(connection, key, at, lines, rows, delta, batch if at == 0 else None)
             assert grown is not None
             at = grown
         return Cursor((key, at))
@@ -566,7 +592,8 @@ def _append_rows(
     delta: SummaryDelta,
     batch: uuid.UUID | None,
     fence: tuple[str, int] | None = None,
-) -> int | None:
+) -> tuple[int | None, Sequence[bytes]]:
+    """Return where the lines end, `None` if they were refused, and all lines from `start` on if others come first."""
     added = {**delta._asdict(), "fence": fence}
     for option in ("hidden", "leaves", "fence"):
         if added[option] is None:
@@ -575,4 +602,5 @@ def _append_rows(
     row = connection.execute(
         schema.APPEND_LINES, (key, start, list(lines), *columns, batch, json.dumps(added))
     ).fetchone()
-    return None if row is None else row[0]
+    assert row is not None
+    return row[0], [bytes(line) for line in row[1] or ()]
