@@ -210,6 +210,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: st.Agent(s, script()).run_sync("Look", st.Image(b"", "image/png")),
         "images is a list such as [st.Image(data, media_type)], not Image",
     ),
+    "a path in place of the bytes of an image": (
+        lambda s: s.append(st.user(["Look", st.Image("a.png", "image/png")])),
+        'an image needs its bytes, such as Path("a.png").read_bytes(), not str',
+    ),
+    "a call in place of its id": (
+        lambda s: s.append(st.tool_result(st.ToolCall("c1", "read", {}), "read", "text")),
+        "a tool result needs the id of its call, such as call.id, not ToolCall",
+    ),
     "a value in place of an output type": (
         lambda s: st.Agent(s, script()).run_sync("Go", output=object()),
         "cannot be an output type: ",

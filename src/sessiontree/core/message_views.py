@@ -86,6 +86,10 @@ class Image(JsonView):
     def __init__(self, data: bytes, media_type: str) -> None:
         from base64 import b64encode
 
+        if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(
+                f'an image needs its bytes, such as Path("a.png").read_bytes(), not {type(data).__name__}'
+            )
         self.raw = {"type": "image", "data": b64encode(data).decode(), "mimeType": media_type}
 
     @property

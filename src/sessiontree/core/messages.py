@@ -23,6 +23,7 @@ from sessiontree.core.message_views import (
     is_list,
     is_object,
 )
+from sessiontree.errors import InvalidOperation
 
 Content: TypeAlias = str | Sequence[str | Block | JsonObject]
 """The content of a new message: text, or a list of blocks."""
@@ -74,6 +75,8 @@ def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
 
 def tool_result(call: str, name: str, content: Content, *, error: bool = False, details: Any = None) -> Message:
     """Create the result of the tool call with id `call`. The model does not see `details`."""
+    if not isinstance(call, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f"a tool result needs the id of its call, such as call.id, not {type(call).__name__}")
     message: JsonObject = {
         "role": "toolResult",
         "toolCallId": call,
