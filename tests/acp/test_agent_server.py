@@ -209,8 +209,8 @@ async def test_a_question_shows_all_arguments_and_a_call_too_long_to_show_is_den
     long = "echo " + "a" * 300 + "; touch hidden-at-the-end\u202e"
     server.add(
         calls(("c1", "bash", {"command": long})), "Refused.",
-        calls(("c2", "bash", {"command": "# " + "a" * MAX_OUTPUT_CHARS + "\ntouch made"})), "Too long.",
-        calls(("c3", "write", {"path": "b.txt", "content": "a" * MAX_OUTPUT_CHARS})), "Too long.",
+        calls(("c2", "bash", {"command": "# " + "a" * MAX_OUTPUT_CHARS + "\ntouch made"}), piece=4096), "Too long.",
+        calls(("c3", "write", {"path": "b.txt", "content": "a" * MAX_OUTPUT_CHARS}), piece=4096), "Too long.",
     )  # fmt: skip
     async with start_editor(cwd=here) as editor:
         session = await editor.open(here)
