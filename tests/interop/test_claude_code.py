@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import sessiontree as st
 from sessiontree.core.context import build_context
+from sessiontree.library.foreign_continue import continue_session
 from tests.interop.conformance import merge, simplify
 
 FRAME = "This session is being continued from a previous conversation. "
@@ -112,3 +115,18 @@ def test_a_boundary_without_a_summary_changes_nothing(tmp_path: Path) -> None:
 
     assert list_sent(session) == ["one", "ONE", "two"]
     assert not session.problems
+
+
+def test_a_place_is_continued_without_a_compaction_of_another_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    other = [say("q4", "n1", "four"), say("a4", "q4", "FOUR")]
+    summary = [bound("b", "n2", "a2", "n2"), say("s", "b", f"{FRAME}They counted.")]
+    session = write_lines(tmp_path / "a.jsonl", *TALK, *other, *LATER, *summary, say("q3", "s", "three"))
+
+    place = continue_session(session, "claude", at="a4", cwd=str(tmp_path))
+
+    assert list_sent(st.open(place.file)) == ["one", "ONE", "four", "FOUR"]
+    assert "They counted" not in Path(place.file).read_text()

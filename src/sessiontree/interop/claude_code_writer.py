@@ -56,12 +56,14 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWrite
     kept = original if original.endswith(b"\n") or not original else original + b"\n"
     if lines.session and lines.session != request.id:
         kept = _replace_session(kept, lines.session, request.id)
-    if not bodies:
-        leaves = lines.list_leaves()
-        if anchor == leaves[-1]:
-            return kept if lines.session != request.id else original
-        if anchor not in leaves:
-            kept = _select_path(kept, lines, anchor)
+    leaves = lines.list_leaves()
+    if not bodies and anchor == leaves[-1]:
+        return kept if lines.session != request.id else original
+    path = _list_path(lines, anchor)
+    # Claude Code ignores all lines before the last compaction, also if it is on another branch.
+    has_other_compaction = any(node.boundary is not None and node.id not in path for node in lines.nodes.values())
+    if has_other_compaction or (not bodies and anchor not in leaves):
+        kept = _select_path(kept, lines, path, anchor)
     new = list(writer.write_entries(bodies, anchor))
     leaf = writer.last if bodies else anchor
     mark = write_object({"type": "last-prompt", "leafUuid": leaf, "sessionId": request.id})
@@ -81,13 +83,18 @@ def _replace_session(data: bytes, old: str, new: str) -> bytes:
     return b"\n".join(lines)
 
 
-def _select_path(data: bytes, lines: SessionLines, anchor: EntryId) -> bytes:
-    """Return the lines up to a node, without lines of other branches and notes of the current leaf."""
-    path: set[EntryId | None] = set()
+def _list_path(lines: SessionLines, anchor: EntryId) -> set[EntryId]:
+    """Return the nodes from the root to a node."""
+    path: set[EntryId] = set()
     node: EntryId | None = anchor
     while node is not None and node not in path:
         path.add(node)
         node = lines.find(lines.nodes[node].parent)
+    return path
+
+
+def _select_path(data: bytes, lines: SessionLines, path: set[EntryId], anchor: EntryId) -> bytes:
+    """Return the lines of a path, without lines of other branches and notes of the current leaf."""
     kept: list[bytes] = []
     for line in data.split(b"\n"):
         record = read_record(line) or {}
