@@ -21,7 +21,7 @@ from sessiontree.core.entry_text import format_entry_row
 from sessiontree.errors import Ambiguous, FormatError, NotFound, ReadOnly, StoreError
 from sessiontree.format.digest import EntryTotals
 from sessiontree.library import catalog
-from sessiontree.library.foreign_files import DiskFile, detect_file, find_related_files, open_foreign
+from sessiontree.library.foreign_files import DiskFile, ForeignStore, detect_file, find_related_files, open_foreign
 from tests.interop.conformance import FIXTURES
 
 REWIND = FIXTURES / "claude/rewind/projects/-project/b042d675-5f26-46b9-9b13-3b6ab6e9748c.jsonl"
@@ -366,8 +366,8 @@ def test_the_sessions_of_a_database_are_listed_searched_and_opened_one_by_one(op
     assert [one.modified for one in listed] == sorted((one.modified for one in listed), reverse=True)
     assert st.sessions("/elsewhere", source="opencode") == []
     for _ in range(2):  # by reading, then by the index
-        hits = st.search('"only in the fork"', all=True, source="opencode")
-        assert {hit.session for hit in hits} == {forked}
+        assert {hit.session for hit in st.search('"only in the fork"', all=True, source="opencode")} == {forked}
+    hits = st.search('"only in the fork"', all=True, source="opencode")
     assert catalog.has_session(hits[0].file)
     assert st.open(hits[0].file).id == catalog.get_session_id(hits[0].file) == forked
     assert sorted(os.listdir(opencode_database.parent)) == ["opencode.db"]
@@ -383,9 +383,12 @@ def test_a_session_of_a_database_is_read_again_only_if_it_changed(
         database.execute("delete from session where title = 'Fork source'")
         database.commit()
     opened: list[str] = []
-    monkeypatch.setattr(
-        "sessiontree.library.foreign_files.open_foreign", lambda path: opened.append(path) or open_foreign(path)
-    )
+
+    def open_and_note(path: str) -> ForeignStore | None:
+        opened.append(path)
+        return open_foreign(path)
+
+    monkeypatch.setattr("sessiontree.library.foreign_files.open_foreign", open_and_note)
 
     listed = st.sessions(all=True, source="opencode")
 
