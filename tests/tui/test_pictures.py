@@ -260,11 +260,13 @@ async def test_the_search_matches_its_picture(shown: Running) -> None:
 
 
 async def test_the_key_list_matches_its_picture(shown: Running) -> None:
-    for size in SIZES:
-        async with shown(session=create_shop(), size=size) as app:
+    async with shown(session=create_shop()) as app:
+        for size in SIZES:
+            await app.pilot.resize_terminal(*size)
             await app.press("f1")
             await app.wait_for_text("Keys · change them under [keys]")
             await check(app, "keys", [size])
+            await app.press("escape")
 
 
 async def test_the_session_picker_matches_its_picture(shown: Running, project: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.core.messages import ToolCall
+from sessiontree.model.scripted import ScriptedModel
 from tests.peers.axe_package import fetch_axe
 from tests.peers.fetch_pi import FetchError, NodeMissing
 from tests.server.dashboard.conftest import Serve, Visit
@@ -86,3 +88,21 @@ def test_no_dialog_has_a_serious_violation(serve: Serve, visit: Visit, axe: str,
     page.locator(".entry").last.get_by_role("button", name="More actions").click()
     found["menu"] = list_violations(page, axe)
     assert {name: violations for name, violations in found.items() if violations} == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_question_about_a_tool_call_has_no_serious_violation(
+    serve: Serve, visit: Visit, axe: str, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with st.create("tidy", cwd=tmp_path) as session:
+        session.append(st.user("Hello."))
+    site = serve(ScriptedModel([[ToolCall("c1", "bash", {"command": "touch made"})], "Done."]))
+    page = visit(site, f"/s/{session.id}/talk", color_scheme=theme)
+    page.locator(".composer textarea").fill("go")
+    page.keyboard.press("Enter")
+    page.locator(".permission button:not([disabled])").first.wait_for()
+
+    assert list_violations(page, axe) == []
+    page.get_by_role("button", name="Deny", exact=True).click()
+    page.locator(".permission").wait_for(state="detached")
