@@ -23,7 +23,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import Conflict, InvalidOperation
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import find_entry, find_tail, has_id
-from sessiontree.store.base import Cursor, LineChunk, Store
+from sessiontree.store.base import Cursor, IndexedStore, LineChunk, Store
 
 READ_SIZE = 1 << 19
 """Bytes read at a time when the whole session is loaded."""
@@ -172,7 +172,11 @@ class SessionState:
                 self.missing_heads.discard(line.id)
 
     def _find_line(self, id: EntryId) -> Entry | None:
-        """Return the last line with an id before the first loaded one, found by its bytes."""
+        """Return the last line with an id before the first loaded one, found by the index of the store or its bytes."""
+        if isinstance(self.store, IndexedStore):
+            found = self.store.find_ancestors(self.cursor, id, 1)
+            if found is not None:
+                return find_entry([(raw + b"\n", position) for position, raw in found if position < self.start], id)
         return find_entry(self.store.read_backward(self.cursor, self.start), id)
 
     @contextmanager
