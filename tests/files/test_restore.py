@@ -346,12 +346,12 @@ plan = msgspec.json.decode(sys.stdin.buffer.read(), type=RestorePlan)
 count = 0
 
 def die_at(function):
-    def run(*arguments):
+    def run(*arguments, **options):
         global count
         count += 1
         if count == stop:
             os.kill(os.getpid(), 9)
-        return function(*arguments)
+        return function(*arguments, **options)
     return run
 
 for name in ("_write_temporary", "_replace", "_remove_empty_parents", "_make_parents", "_record"):
