@@ -339,6 +339,26 @@ def test_blame_log_and_fetch_work_for_a_private_folder(cli: Run, here: Path, tal
     assert run_git(here, "show", "sessiontree/cache:deep/new") == "1\n"
 
 
+def test_blame_names_the_turn_in_a_private_folder_after_a_merge(cli: Run, here: Path, talk: Path) -> None:
+    cli("branch", str(talk), "cache", "--private")
+    (private,) = list_private_folders()
+    with st.open(talk) as session:
+        run_turns(session, Path(private.path), ("Number it", "echo four >> poem"))
+    (here / "poem").write_text("zero\n" + (here / "poem").read_text())
+    cli("switch", str(talk), "main")
+    cli("merge", str(talk), "cache", "--summary", "Numbered.")
+
+    blamed = json.loads(cli("blame", "poem", "--json"))
+
+    assert [(line["text"], line["prompt"]) for line in blamed] == [
+        ("zero", ""),
+        ("one", "Write a poem"),
+        ("two", "Write a poem"),
+        ("three", "Make it longer"),
+        ("four", "Number it"),
+    ]
+
+
 def test_archiving_a_branch_removes_its_private_folder(cli: Run, talk: Path) -> None:
     cli("branch", str(talk), "own", "--private")
     assert len(list_private_folders()) == 1

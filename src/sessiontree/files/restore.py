@@ -94,6 +94,8 @@ class InterruptedRestore(Struct, frozen=True, kw_only=True):
     kind: RecordKind = "restore"
     file: str | None = None
     """The file of the session; `None` if it is not in a file."""
+    merged: str | None = None
+    """The snapshot of another folder that the contents come from."""
 
 
 def restore(
@@ -107,10 +109,12 @@ def restore(
     start_parent: str | None = None,
     kind: RecordKind = "restore",
     file: str | None = None,
+    merged: str | None = None,
 ) -> RestoreOutcome:
     """Carry out a plan and append its annotation.
 
-    `file` is the file of the session, if it has one: another session finds it there after a kill.
+    `file` is the file of the session, if it has one: another session finds it there after a kill. `merged` is the
+    snapshot of another folder whose changes the plan makes: `blame` finds there who wrote a line.
     `kind` is `call` if the change belongs to the agent and is reverted by going back, as that of a tool call is.
     `parent` is the commit of the place and `start_parent` that of the start, if there are any. A path that changed
     after the plan was made is kept and reported. Raises `SnapshotError` with no file changed if the state before cannot
@@ -121,7 +125,7 @@ def restore(
     if not plan.changes:
         return RestoreOutcome(conflicts=plan.conflicts)
     try:
-        return _restore(plan, snapshots, session, branch, parent, write_record, start_parent, kind, file)
+        return _restore(plan, snapshots, session, branch, parent, write_record, start_parent, kind, file, merged)
     except (OSError, StoreError) as error:
         raise SnapshotError(f"files were not restored: {error}") from error
 
@@ -136,6 +140,7 @@ def _restore(
     start_parent: str | None,
     kind: RecordKind,
     file: str | None,
+    merged: str | None,
 ) -> RestoreOutcome:
     store = snapshots.store
     with _hold_lock(store):
@@ -168,6 +173,7 @@ def _restore(
             leaf=plan.leaf,
             kind=kind,
             file=file,
+            merged=merged,
         )
         with _write_journal(interrupted):
             outcome = _apply_or_revert(store, interrupted)
@@ -227,7 +233,7 @@ def _record(
     tree = store.update_tree(before.tree, restored)
     after = store.commit(
         tree,
-        [done.before if parent is None else parent],
+        [done.before if parent is None else parent, *([] if done.merged is None else [done.merged])],
         author="person",
         entry=done.place,
         session=done.session,
@@ -348,7 +354,19 @@ def _write_journal(interrupted: InterruptedRestore) -> Generator[None]:
     wire = {
         **{
             name: getattr(interrupted, name)
-            for name in ("folder", "session", "branch", "before", "start", "place", "token", "leaf", "kind", "file")
+            for name in (
+                "folder",
+                "session",
+                "branch",
+                "before",
+                "start",
+                "place",
+                "token",
+                "leaf",
+                "kind",
+                "file",
+                "merged",
+            )
         },
         "changes": [[change.path, change.current, change.target] for change in interrupted.changes],
     }

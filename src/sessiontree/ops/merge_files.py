@@ -89,6 +89,8 @@ def merge_branch_files(
         start_parent=parent,
         write_record=write_record,
         kind=kind,
+        file=None if session.file is None else str(session.file),
+        merged=theirs,
     )
     conflicts = tuple(MergeConflict(conflict.path, conflict.reason) for conflict in outcome.conflicts)
     return FilesMerged(folder=store.folder, written=outcome.written, deleted=outcome.deleted, conflicts=conflicts)
