@@ -388,6 +388,18 @@ def test_a_killed_restore_is_finished_or_reverted(changed: tuple[Workspace, str,
             assert read_folder(workspace.folder) == after
 
 
+def test_the_journal_of_a_later_version_is_found(changed: tuple[Workspace, str, dict, str, dict]) -> None:
+    import msgspec
+
+    workspace, first, *_ = changed
+    command = [sys.executable, "-c", CHILD, str(workspace.folder), "16"]
+    subprocess.run(command, input=msgspec.json.encode(workspace.plan(first)), check=False, capture_output=True)
+    (journal,) = Path(workspace.store.path, "restores").iterdir()
+    journal.write_bytes(msgspec.json.encode(msgspec.json.decode(journal.read_bytes()) | {"unknown": 1}))
+
+    assert len(find_interrupted(workspace.store)) == 1
+
+
 def test_an_edit_after_a_kill_is_kept(changed: tuple[Workspace, str, dict, str, dict]) -> None:
     import msgspec
 

@@ -233,7 +233,7 @@ def _record(
     tree = store.update_tree(before.tree, restored)
     after = store.commit(
         tree,
-        [done.before if parent is None else parent, *([] if done.merged is None else [done.merged])],
+        list(dict.fromkeys(filter(None, (parent or done.before, done.merged)))),  # git refuses a parent twice
         author="person",
         entry=done.place,
         session=done.session,
@@ -392,7 +392,8 @@ def _read_journal(path: str) -> InterruptedRestore | None:
             PathRestore(path=name, current=_parse_version(current), target=_parse_version(target))
             for name, current, target in wire.pop("changes")
         )
-        return InterruptedRestore(journal=path, changes=changes, **wire)
+        known = {name: wire[name] for name in InterruptedRestore.__struct_fields__ if name in wire}  # a later version
+        return InterruptedRestore(journal=path, changes=changes, **known)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
