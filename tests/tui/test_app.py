@@ -14,6 +14,7 @@ from sessiontree.library.other_processes import PresenceLock, is_session_open
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
+from sessiontree.tui.app import find_resume_command
 from sessiontree.tui.services.input import DraftFile, EditorDraft
 from tests.interop.conformance import FIXTURES
 
@@ -641,3 +642,13 @@ async def test_every_command_of_the_app_is_documented(running: Running) -> None:
 
     async with running() as app:
         assert [command.name for command in app.app.controller.commands if f"`/{command.name}" not in text] == []
+
+
+def test_the_command_to_continue_opens_the_same_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with st.create(name="here") as found, st.create(file="a poem.jsonl") as elsewhere:
+        found.append(st.user("Hello"))
+        elsewhere.append(st.user("Hello"))
+
+        assert find_resume_command(found.location) == "sessiontree -c"
+        assert find_resume_command(elsewhere.location) == f"sessiontree chat --session '{elsewhere.location}'"

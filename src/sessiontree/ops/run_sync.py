@@ -16,11 +16,17 @@ def run_sync(operation: Coroutine[Any, Any, T]) -> T:
 
     Raises `InvalidOperation` where an event loop is running, as in a notebook: write `await` there.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _is_loop_running():
         return asyncio.run(operation)
     operation.close()
     raise InvalidOperation(
         "an event loop is running, as in a notebook or an async function: write `await …` instead of st.run_sync(…)"
     )
+
+
+def _is_loop_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from contextlib import suppress
@@ -382,7 +383,8 @@ class SessionApp(OrderedKeysApp[None]):
                 message = Text(f"sessiontree: {escape_line(str(error))}")
             self._release_presence()
             if not await self.controller.drop_unused() and message is None and self.controller.session.tree.count:
-                message = Text("To continue this session: sessiontree -c")
+                command = await asyncio.to_thread(find_resume_command, self.controller.session.location)
+                message = Text(f"To continue this session: {escape_line(command)}")
         self.exit(message=message)
 
     def on_unmount(self) -> None:
@@ -562,3 +564,11 @@ def _preload_modules() -> None:
     """Import the modules of the controller. Called in a thread to keep the UI responsive."""
     for module in ("agent.tools", "slash_commands.info", "slash_commands.navigation", "slash_commands.sessions"):
         import_module(f"sessiontree.{module}")
+
+
+def find_resume_command(location: str) -> str:
+    """Return the command that opens a session again: `-c`, if it is the one that `-c` finds in this folder."""
+    with suppress(SessionTreeError):
+        if catalog.find(catalog.RECENT_ALIAS) == location:
+            return "sessiontree -c"
+    return f"sessiontree chat --session {shlex.quote(location)}"
