@@ -60,9 +60,8 @@ def is_text(text: str) -> bool:
 
 
 def list_texts(front_end: str) -> Iterator[str]:
-    for path in (
-        path for folder, pattern in FRONT_ENDS[front_end] for path in sorted((SOURCES / folder).rglob(pattern))
-    ):
+    paths = {path for folder, pattern in FRONT_ENDS[front_end] for path in (SOURCES / folder).rglob(pattern)}
+    for path in sorted(paths, key=str):
         list_strings = list_python_texts if path.suffix == ".py" else list_javascript_texts
         found = ((line, " ".join(text.split())) for line, text in list_strings(path.read_text()))
         for line, text in sorted({(line, text) for line, text in found if is_text(text)}):
