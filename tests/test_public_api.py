@@ -46,6 +46,13 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(sessiontree, name) is not None
 
 
+def test_the_events_can_be_named_before_anything_else_is_used() -> None:
+    script = "import sessiontree as st; print(st.events.BeforeToolCall.__name__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "BeforeToolCall\n"
+
+
 def test_a_star_import_works_without_extras_and_a_missing_extra_is_named() -> None:
     script = (
         "import sys\n"

@@ -312,7 +312,7 @@ def __getattr__(name: str) -> Any:
         if extra is None or (error.name or "").startswith(__name__):
             raise
         raise ImportError(f"{name} needs `pip install 'sessiontree[{extra}]'` ({error})", name=error.name) from error
-    value = getattr(module, name)
+    value = getattr(module, name, None) or import_module(f"{module.__name__}.{name}")  # `events` is a module
     globals()[name] = value
     return value
 

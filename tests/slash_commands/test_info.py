@@ -78,6 +78,8 @@ async def test_branches_are_compared_and_places_diffed(make_controller: MakeCont
     comparison = await run(at, "/compare side")
     assert [line.split()[0] for line in comparison.splitlines()[1:3]] == ["main", "side"]
     assert "$0.5000" in comparison
+    with pytest.raises(InvalidOperation, match="you are on branch 'main'; name another branch"):
+        await run(at, "/compare main")
 
 
 async def test_the_last_answer_is_copied_or_shown_without_a_clipboard(

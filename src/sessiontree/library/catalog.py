@@ -71,8 +71,8 @@ def create(
     """
     if name is not None and file is None and _is_name_taken(name, dir):
         warnings.warn(
-            f"another session is named {name!r}, so the name alone does not open either of them;"
-            f" st.open({name!r}, create=True) opens the one that exists",
+            f"another session is named {name!r}, so the name alone opens neither of them: use the id or the file."
+            f" To continue the other one instead, write st.open({name!r}, create=True) in place of st.create",
             stacklevel=2,
         )
     return create_session(name, cwd=cwd, dir=dir, file=file, durability=durability)

@@ -69,6 +69,8 @@ async def _describe_files(
 def compare_branches(controller: SessionController, args: Sequence[str]) -> Comparison:
     """Return the comparison of the branches or places that `/compare` was given."""
     places = [controller.qualify_place(place) for place in args]
+    if places == [controller.branch.name]:
+        raise InvalidOperation(f"you are on branch {controller.branch.name!r}; name another branch to compare it with")
     return compare(controller.session, places if len(places) > 1 else [controller.branch, *places])
 
 

@@ -57,6 +57,8 @@ PAGE_ENTRIES = 60
 """Number of entries shown at first, and loaded each time the user scrolls to the top."""
 DOUBLE_PRESS_SECONDS = 0.5
 """Maximum time between two presses of a key that count as a double press."""
+QUIT_SECONDS = 2.0
+"""The same for the key that quits. The hint is shown as long."""
 DRAFT_SECONDS = 0.3
 """Delay between a change in the editor and saving the draft."""
 DELTA_BLOCKS: dict[str, BlockKind] = {"text": "answer", "thinking": "thought", "tool_call": "tool"}
@@ -312,9 +314,14 @@ class ChatScreen(Screen[None]):
         return "running" if any(block.state == "live" for block in self._shell_blocks) else ""
 
     def _restore_input(self, text: str, *, is_prompt: bool) -> None:
-        """Put failed input back into the editor. A command is selected, so typing replaces it."""
-        if not self.editor.text:
-            self.editor.set_prompts([text]) if is_prompt else self.editor.set_selected_text(text)
+        """Put failed input back into the editor, selected, so that typing a command replaces it."""
+        if self.editor.text:
+            return
+        if is_prompt:
+            self.editor.set_prompts([text])
+            self.editor.select_all()
+        else:
+            self.editor.set_selected_text(text)
 
     def edit_message(self, text: str) -> None:
         """Put a message into the editor. The previous draft is added to the history."""
@@ -550,11 +557,11 @@ class ChatScreen(Screen[None]):
 
     def on_editor_quit_requested(self, event: Editor.QuitRequested) -> None:
         now = time.monotonic()
-        if event.is_confirmed or now - self._last_quit_request < 2 * DOUBLE_PRESS_SECONDS:
+        if event.is_confirmed or now - self._last_quit_request < QUIT_SECONDS:
             self.app.request_quit()
         else:
             self._last_quit_request = now
-            self.notify(f"Press {format_hints(self, ('clear', 'again to quit'))}", timeout=2)
+            self.notify(f"Press {format_hints(self, ('clear', 'again to quit'))}", timeout=QUIT_SECONDS)
 
     def action_external_editor(self) -> None:
         before = self.editor.full_text
