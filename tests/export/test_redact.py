@@ -206,6 +206,19 @@ MORE_SHAPES = {
     "Yandex": ("t1." + LETTERS[:20] + "." + LETTERS[:86], "AQVN" + LETTERS[:36], "YC" + LETTERS[:38]),
     "Zapier": ("https://hooks.zapier.com/hooks/catch/" + "1234567/" + LETTERS[:16],),
     "42": ("s-s4t2ud-" + HEX[:64],),
+    "htpasswd": (
+        *("htpasswd -b ada Hunter2", "htpasswd -cb .htpasswd ada Hunter2", "htpasswd -nbB ada 'correct horse'"),
+        *("htpasswd -B -C 10 -b /etc/users ada Hunter2 > log", "htpasswd -bn ada Hunter2 prints a line"),
+    ),
+    "passwords in pipes": (
+        *("echo Hunter2 | sudo -S apt update", "echo -n 'correct horse' | sudo -k -S ls", "echo Hunter2|sudo -kS id"),
+        *("printf '%s\\n' Hunter2 | sudo -S ls", "echo Hunter2 | docker login -u ada --password-stdin"),
+        *("echo Hunter2 | passwd --stdin ada", 'echo "ada:Hunter2" | sudo chpasswd'),
+    ),
+    "Ionic": ("ion_" + LETTERS[:42],),
+    "key_": ("key_" + HEX[:64],),
+    "Okta": ("curl https://shop.okta.com/api/v1/users with 00" + LETTERS[:40],),
+    "passphrases of three words": ("passphrase: orbit velvet cactus", "Passphrase = velvet orbit lantern."),
 }
 """Examples of each kind of secret."""
 SECRET_PARTS = (  # none of these may remain
@@ -255,6 +268,13 @@ NO_SECRETS = [
     "ssh-keygen -t ed25519 -f id",
     "openssl rsa -in a.pem -passin env:WORD",
     "mysql -p$PASSWORD shop",
+    "htpasswd -c .htpasswd ada\nhtpasswd -nb ada $WORD\nhtpasswd -i .htpasswd ada",
+    "echo done | sudo tee /etc/motd; echo $WORD | sudo -S ls; echo 'a | b' and sudo -S",
+    "passphrase: the wrong words\npassphrase: optional string value\nPassphrase: orbit velvet cactus, and so on",
+    "passphrase is orbit velvet cactus\na passphrase: hidden input field\nEnter passphrase: please try again",
+    "ion_exchange_column, region_" + HEX[:42] + ", cache_key_" + HEX[:64] + ", key_" + HEX[:63],
+    "00" + HEX[:40] + " is not a token of okta, and 00" + "1" * 40 + " is not either",
+    "without its name, 00" + LETTERS[:40] + " is nothing",
     "1234567:Ada wrote the first program for a machine that was not built",
 ]
 
@@ -569,6 +589,12 @@ REPEATED = (
         "openssl enc ",
         "ssh-keygen ",
         "airtable ",
+        "htpasswd -b ",
+        "htpasswd -b a ",
+        "echo ",
+        "echo '",
+        "echo 'a |sudo ",
+        "|sudo -",
     ),
     *(
         "passphrase ",
@@ -593,6 +619,8 @@ BEGUN |= {
     '"data": {': "a",
     "mysql -p'": "a",
     "a:5432:b:c:": "d",
+    "htpasswd -b": " a",
+    "sudo echo '": "a ",
 }
 REDACTS = """
 import json, resource, sys

@@ -49,6 +49,11 @@ _ASSIGNED = rf"(?:{_TYPED}|:=|=>|[=!]=={{0,1}}|=|:|%3[Dd]|\\u003[Dd])\*{{0,2}}{_
 _QUOTED = r"[bBfFrRuU]{0,2}(?P<quote>\\{0,8}[\"'`]|&quot;)(?P<quoted>(?:\\[^\n]?|[^\\\n])*?)(?=(?P=quote)|$)"
 _BLOCK = r"[|>][-+0-9]{0,2}[ \t]{0,20}\r?\n(?P<indent>[ \t]+)(?P<block>[^\n]*(?:\n(?P=indent)[^\n]*)*)"
 _BARE = r"(?P<bare>[^\s\"'`\\,;&<>{}|)]+)"
+_ARGUMENT = (
+    rf"(?!{re.escape(REDACTED_PREFIX)}|[$])"
+    r"(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))"
+)
+"""The rest of a command that gives a password as an argument."""
 _DATA = (
     r"^(?P<level>[ \t]{0,40})(?:- )?[\"']?(?:data|stringData)[\"']?:[ \t]{0,8}\r?\n"
     r"(?P<secret>(?P=level)[ \t]+[^\n]*(?:\n(?P=level)[ \t]+[^\n]*){0,500}+)(?:\n|\Z)"
@@ -154,9 +159,14 @@ def _is_pgpass(found: SecretMatch) -> bool:
 
 
 def _is_passphrase(found: SecretMatch) -> bool:
-    """Whether consecutive words are a passphrase and not a sentence."""
+    """Whether consecutive words are a passphrase and not a sentence. Three words must be all of a `passphrase: ...`."""
     words = re.split(r"[ \t-]+", found["secret"].strip().lower())
-    return 4 <= len(words) <= 24 and not _SENTENCE.intersection(words)
+    if _SENTENCE.intersection(words):
+        return False
+    if len(words) > 3:
+        return len(words) <= 24
+    is_alone = found["sign"] in (":", "=") and _LINE_END.match(found.string, found.end("secret")) is not None
+    return is_alone and not _DESCRIPTION.intersection(words)
 
 
 _SENTENCE = frozenset(
@@ -165,6 +175,14 @@ _SENTENCE = frozenset(
     | {"if", "when", "used", "use", "set", "has", "have", "does", "do", "no", "as", "least", "more", "than", "only"}
 )
 """Words that occur in sentences but not in passphrases."""
+_DESCRIPTION = frozenset(
+    {"string", "text", "value", "type", "field", "input", "default", "optional", "required", "empty", "none", "null"}
+    | {"wrong", "invalid", "incorrect", "missing", "unknown", "failed", "error", "accepted", "changed", "stored"}
+    | {"enter", "entered", "please", "try", "again", "new", "old", "same", "see", "below", "above", "here", "hidden"}
+    | {"passphrase", "password", "secret", "key", "file", "word", "words", "letters", "characters", "random", "prompt"}
+)
+"""Words that occur where a text or a manual describes a passphrase."""
+_LINE_END = re.compile(r"[.!]?[ \t]{0,20}$", re.MULTILINE)
 
 
 def _is_header(found: SecretMatch) -> bool:
@@ -336,10 +354,28 @@ RULES = _build_rules(
             r"|openssl[ \t]{1,8}enc\b[^\n|;&]{0,300}?[ \t]-k[ \t]{1,8}(?!-)"
             r"|smbclient\b[^\n|;&]{0,300}?[ \t]-U[ \t]{0,8}[^\s%'\"|;&]{1,100}%"
             r"|redis-cli\b[^\n|;&]{0,300}?[ \t]-a[ \t]{1,8}"
-            r"|sshpass\b[^\n|;&]{0,80}?[ \t]-p[ \t]{0,8})"
-            rf"(?!{re.escape(REDACTED_PREFIX)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))",
+            rf"|sshpass\b[^\n|;&]{{0,80}}?[ \t]-p[ \t]{{0,8}}){_ARGUMENT}",
             _accept_any,
             ("mysql", "mariadb", "login", "redis-cli", "sshpass", "mongo", "ldap", "openssl", "smbclient"),
+        ),
+        (  # htpasswd -b FILE USER ..., htpasswd -nb USER ...
+            "named secret",
+            r"\bhtpasswd(?=[^\n|;&]{0,60}?[ \t]-[A-Za-z]{0,8}b)(?P<printed>(?=[^\n|;&]{0,60}?[ \t]-[A-Za-z]{0,8}n))?"
+            r"(?:[ \t]{1,8}-[A-Za-z]{1,8}(?:[ \t]{1,4}[0-9]{1,2}(?=[ \t]))?){1,6}[ \t]{1,8}(?!-)[^\s|;&]{1,200}"
+            r"(?(printed)|(?:[ \t]{1,8}[^\s|;&]{1,200}(?=[ \t]{1,8}[^\s|;&<>#`]))?)"
+            rf"[ \t]{{1,8}}{_ARGUMENT}",
+            _accept_any,
+            ("htpasswd",),
+        ),
+        (  # echo ... | sudo -S, echo ... | docker login --password-stdin, echo user:... | chpasswd
+            "named secret",
+            r"\b(?:echo|printf)(?:[ \t]{1,8}-[neE]{1,3})?(?:[ \t]{1,8}[\"']?%s(?:\\n)?[\"']?)?[ \t]{1,8}"
+            rf"(?P<mark>[\"']?)(?!{re.escape(REDACTED_PREFIX)}|[$])"
+            r"(?P<secret>(?:[^\s\"'|;&$`]|(?(mark)[ \t]|(?!))){1,200})(?P=mark)[ \t]{0,8}\|[ \t]{0,8}"
+            r"(?:sudo\b[^\n|;&]{0,80}?[ \t](?:-[A-Za-z]{0,6}S\b|--stdin\b)|[^\n|;&]{0,200}?[ \t]--password-stdin\b"
+            r"|(?:sudo[ \t]{1,8})?(?:passwd\b[^\n|;&]{0,80}?[ \t]--stdin|chpasswd)\b)",
+            _accept_any,
+            ("sudo", "-stdin", "passwd"),
         ),
         (  # gpg --passphrase ..., openssl -passin pass:..., ssh-keygen -N ...
             "named secret",
@@ -352,8 +388,8 @@ RULES = _build_rules(
         (  # passphrase: correct horse battery staple
             "named secret",
             r"(?i:pass[ _-]?phrase|(?:seed|recovery)[ _-]phrase|mnemonic)[\"'`]?"
-            r"[ \t]{0,8}(?::|=|\bis\b)[ \t]{0,8}[\"'`]?"
-            r"(?P<secret>[A-Za-z0-9]{2,16}(?:[ \t-][A-Za-z0-9]{2,16}){3,24})(?![A-Za-z0-9])",
+            r"[ \t]{0,8}(?P<sign>:|=|\bis\b)[ \t]{0,8}[\"'`]?"
+            r"(?P<secret>[A-Za-z0-9]{2,16}(?:[ \t-][A-Za-z0-9]{2,16}){2,24})(?![A-Za-z0-9])",
             _is_passphrase,
             ("phrase", "mnemonic"),
         ),

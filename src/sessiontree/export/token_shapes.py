@@ -163,6 +163,8 @@ MORE_TOKENS = (
     ("e2b_", rf"e2b_[a-f0-9]{{40}}{TOKEN_END}"),
     ("bb_live_", r"bb_live_[A-Za-z0-9_-]{24,}"),  # Browserbase
     ("fc-", rf"fc-[a-f0-9]{{32}}{TOKEN_END}"),  # Firecrawl
+    ("ion_", rf"(?<!_)ion_[A-Za-z0-9]{{42}}{TOKEN_END}"),  # Ionic
+    ("key_", rf"(?<![_-])key_[a-f0-9]{{64}}{TOKEN_END}"),
 )
 """A part of each shape in lower case, which is searched first, and its pattern."""
 
@@ -175,6 +177,7 @@ SHORT_TOKENS = (
     ("pa-", rf"pa-[A-Za-z0-9_-]{{43}}{TOKEN_END}"),  # Voyage
     *((f"{kind}-", rf"{kind}-[A-Za-z0-9]{{22}}{TOKEN_END}") for kind in ("ak", "as")),  # Modal
     ("ak_", rf"ak_[A-Za-z0-9_-]{{20}}{TOKEN_END}"),  # Composio
+    ("okta", rf"00(?=[A-Za-z0-9_-]{{0,40}}[a-z])(?=[A-Za-z0-9_-]{{0,40}}[A-Z])[A-Za-z0-9_-]{{40}}{TOKEN_END}"),
 )
 """The same for shapes with a short beginning. A match counts only if it looks random."""
 
