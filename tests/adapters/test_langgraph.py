@@ -4,7 +4,6 @@ import asyncio
 import base64
 import datetime
 import operator
-import re
 import subprocess
 import sys
 import uuid
@@ -32,6 +31,7 @@ import sessiontree as st
 from sessiontree.adapters import langgraph_values
 from sessiontree.adapters.langgraph import TreeSaver
 from sessiontree.adapters.langgraph_checkpoints import CHECKPOINT
+from tests.test_docs import DOCS, read_blocks
 
 CONFIG: Any = {"configurable": {"thread_id": "thread"}}
 
@@ -224,15 +224,15 @@ def test_messages_that_the_app_appends_stay_and_the_graph_continues_on_another_b
     assert [entry.text for entry in session.branch("fork-1").path() if entry.role][-1] == "answer to two"
 
 
-def test_the_example_of_the_page_does_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    # It is no `python` block, since langgraph.graph has no types for pyright.
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text()
-    section = page.partition("## LangGraph")[2]
-    code, shown = re.findall(r"```(?:py|text)\n(.*?)```", section, re.DOTALL)[:2]
+def test_the_examples_of_the_page_do_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    # They are no `python` blocks, since langgraph.graph has no types for pyright.
+    blocks = read_blocks(DOCS / "adapters" / "langgraph.md")
+    code = "\n".join(block.text for block in blocks if block.language == "py")
 
-    exec(compile(code, "adapters.md", "exec", dont_inherit=True), {"__name__": "example"})
+    exec(compile(code, "langgraph.md", "exec", dont_inherit=True), {"__name__": "example"})
 
-    assert capsys.readouterr().out == shown
+    shown = "\n".join(block.text for block in blocks if block.language == "text")
+    assert capsys.readouterr().out.rstrip() == shown
 
 
 # Values

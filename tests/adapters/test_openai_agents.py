@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +33,7 @@ from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessa
 import sessiontree as st
 from sessiontree.adapters.openai_agents import TreeSession
 from tests.model.fake_server import FakeServer, calls
+from tests.test_docs import DOCS, read_blocks
 
 OpenSession = Callable[..., Any]
 QUIET = RunConfig(tracing_disabled=True)
@@ -342,6 +344,36 @@ async def test_a_streamed_run_over_http_is_stored(open_session: OpenSession) -> 
         "assistant",
     ]
     assert server.requests[-1]["input"][:4] == items[:4]
+
+
+def test_the_ten_lines_of_the_page_run(tmp_path: Path) -> None:
+    blocks = read_blocks(DOCS / "adapters" / "openai-agents.md")
+    code = next(block.text for block in blocks if block.language == "py")
+    with FakeServer(["Rain.", "Sun."]) as server:
+        env = {
+            **os.environ,
+            "OPENAI_BASE_URL": server.url,
+            "OPENAI_API_KEY": "none",
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    assert (done.stdout, done.stderr) == ("Rain.\nSun.\n", "")
+    session = st.open("trip")
+    assert [entry.text for entry in session.head.path() if entry.role] == [
+        "Weather in Ulm?",
+        "Rain.",
+        "And tomorrow?",
+        "Sun.",
+    ]
 
 
 @pytest.mark.parametrize("mode", ["immediate", "after_turn"])

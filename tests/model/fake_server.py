@@ -178,6 +178,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._pause(answer.pause)
             if answer.status != 200:
                 self._send_whole(answer.status, {"error": answer.error}, answer.headers)
+            elif self.path.endswith("/responses") and not body.get("stream"):
+                *_, last = find_dialect(self.path).end(answer, body)
+                self._send_whole(200, last["response"])
             else:
                 self._stream_events(answer, body)
         except (_Gone, ConnectionError):
