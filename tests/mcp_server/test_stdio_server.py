@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
 
 import sessiontree as st
+from sessiontree.adapters.langgraph import TreeSaver
 from sessiontree.core.messages import assistant, user
 from sessiontree.errors import ReadOnly
 from sessiontree.library.foreign_import import import_sessions
 from sessiontree.mcp_server.session_access import SessionAccess
+from sessiontree.mcp_server.stdio_server import format_path
 from sessiontree.session import Session
 from tests.interop.conformance import FIXTURES
 from tests.reliability.harness import times
@@ -98,6 +102,34 @@ async def test_a_client_searches_and_reads_without_secrets(session: Session, for
         for result in (path, by_key):
             assert KEY not in result.model_dump_json()
             assert "[redacted token]" in get_text(result)
+
+
+def test_a_path_has_the_conversation_without_the_bookkeeping_of_adapters(project: Path) -> None:
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("model", lambda _: {"messages": [AIMessage("Rain")]})
+    builder.add_edge(START, "model")
+    graph = builder.compile(checkpointer=TreeSaver())
+    for question in ("Ulm?", "Bonn?"):
+        graph.invoke({"messages": [HumanMessage(question)]}, {"configurable": {"thread_id": "trip"}})
+    with st.open("trip") as saved:
+        count = sum(entry.type == "custom" for entry in saved.head.path())
+    access = SessionAccess(os.getcwd())
+
+    whole = access.read_path("trip")
+    last = access.read_path("trip", limit=2)
+    first = access.read_path("trip", last["earlier"], limit=2)
+
+    assert [item["text"] for item in whole["entries"] if item["role"] in ("user", "assistant")] == [
+        "Ulm?",
+        "Rain",
+        "Bonn?",
+        "Rain",
+    ]
+    assert {item["role"] for item in whole["entries"]} <= {"user", "assistant", "session_info"}
+    assert [item["text"] for item in last["entries"]] == ["Bonn?", "Rain"]
+    assert [item["text"] for item in first["entries"]] == ["Ulm?", "Rain"]
+    assert whole["leftOut"] == count > 4
+    assert f"[left out: {count} entries with state of extensions]" in format_path(whole)
 
 
 def test_a_search_does_not_confirm_guesses_of_a_secret(session: Session) -> None:

@@ -125,11 +125,15 @@ class SessionAccess:
         )
 
     def read_path(self, session: str, place: str = "HEAD", limit: int = 20) -> JsonObject:
-        """Return the last entries on the path to a place. `earlier` is the place of the page before it."""
+        """Return the last entries on the path to a place. `earlier` is the place of the page before it.
+
+        State of extensions and adapters is left out and counted, since it tells a reader nothing.
+        """
         limit, _ = _check_page(limit, 0)
         opened = self._open(session)
         leaf = opened.resolve_place(place)
-        path = opened.tree.path(leaf)
+        whole_path = opened.tree.path(leaf)
+        path = [entry for entry in whole_path if entry.type != "custom"]
         seen = {item.entry.id for item in explain(opened.tree, leaf).entries if item.reaches_model}
         redactor = _create_redactor()
         items: list[JsonObject] = []
@@ -147,6 +151,7 @@ class SessionAccess:
             "name": opened.name,
             "place": leaf or "root",
             "entries": items,
+            "leftOut": len(whole_path) - len(path),
             "earlierEntries": before,
             "earlier": path[before - 1].id if before else None,
         }

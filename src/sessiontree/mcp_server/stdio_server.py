@@ -215,6 +215,8 @@ def format_branches(page: JsonObject) -> str:
 
 def format_path(page: JsonObject) -> str:
     lines = [f"session {page['session']}, path to {page['place']}"]
+    if page["leftOut"]:
+        lines.append(f"[left out: {pluralize(page['leftOut'], 'entry', 'entries')} with state of extensions]")
     if page["earlier"] is not None:
         count = pluralize(page["earlierEntries"], "earlier entry", "earlier entries")
         lines.append(f"[{count}: read_path with place={page['earlier']}]")
