@@ -19,6 +19,7 @@ import acp
 import sessiontree as st
 from sessiontree.acp.stdio_transport import MAX_MESSAGE_BYTES
 from sessiontree.acp.tool_call_display import MAX_OUTPUT_CHARS
+from sessiontree.slash_commands.plan_mode import APPROVE, APPROVE_EDITS, KEEP, LEAVE
 from tests.acp.editor import COMMAND, SECONDS, Editor, spawn_editor, start_editor
 from tests.agent.mcp_client.servers import SCRIPT
 from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
@@ -39,6 +40,11 @@ def read_asked(server: FakeServer, index: int = -1) -> list[str]:
         for message in server.requests[index]["messages"]
         if message["role"] != "system"
     ]
+
+
+def read_system(server: FakeServer) -> str:
+    """Return the system prompt of the last request."""
+    return join_text(server.requests[-1]["messages"][0]["content"])
 
 
 def join_text(content: Any) -> str:
@@ -201,6 +207,57 @@ async def test_edits_ask_with_a_diff_and_each_answer_has_its_effect(server: Fake
         ]
 
     assert "echo hi" in (Path(os.environ["SESSIONTREE_HOME"]) / "permissions.toml").read_text()
+
+
+async def test_a_plan_is_approved_in_the_editor_before_anything_changes(server: FakeServer, here: Path) -> None:
+    write = calls(("c1", "write", {"path": "a.txt", "content": "x"}))
+    server.add("1. Write a.txt", "2. Check it", write, "Done.")
+    async with start_editor("--permission-mode", "allow-all", cwd=here) as editor:
+        session = await editor.open(here)
+        editor.choose = KEEP
+        await editor.prompt(session, "/plan Write a file")
+        question = editor.permissions[-1]
+        assert question["toolCall"]["kind"] == "switch_mode"
+        assert [(option["name"], option["kind"]) for option in question["options"]] == [
+            (APPROVE, "allow_once"), (APPROVE_EDITS, "allow_always"), (KEEP, "reject_once"), (LEAVE, "reject_always"),
+        ]  # fmt: skip
+        assert not (here / "a.txt").exists()
+
+        async def cancel(_: Any) -> None:
+            await editor.connection.cancel(session_id=session)
+
+        editor.choose = cancel
+        assert await editor.prompt(session, "And how will you check it?") == "cancelled"
+        assert "You are in plan mode" in read_system(server)
+
+        editor.choose = APPROVE
+        assert await editor.prompt(session, "/plan") == "end_turn"
+        assert (here / "a.txt").read_text() == "x"
+        assert "You are in plan mode" not in read_system(server)
+        asked = [call for call in editor.read_calls() if call.get("kind") == "switch_mode"]
+        assert [call["content"][0]["content"]["text"] for call in asked] == [KEEP, KEEP, APPROVE]
+        assert {call["status"] for call in asked} == {"completed"}
+
+
+async def test_an_editor_that_never_answers_about_a_plan_can_cancel(server: FakeServer, here: Path) -> None:
+    server.add("1. Write a.txt")
+    async with start_editor(cwd=here) as editor:
+        session = await editor.open(here)
+        never = asyncio.Event()
+
+        async def wait(_: Any) -> None:
+            await never.wait()
+
+        editor.choose = wait
+        prompt = asyncio.create_task(editor.prompt(session, "/plan Write a file"))
+        await editor.wait_for(lambda: editor.permissions)
+        await editor.connection.cancel(session_id=session)
+
+        assert await prompt == "cancelled"
+        editor.choose = LEAVE
+        await editor.prompt(session, "/plan")
+        assert "Left plan mode." in editor.read_text()
+        never.set()
 
 
 async def test_a_question_shows_all_arguments_and_a_call_too_long_to_show_is_denied(

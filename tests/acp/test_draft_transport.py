@@ -10,6 +10,7 @@ import pytest
 import acp
 import sessiontree as st
 from sessiontree.acp.draft_transport import convert_update
+from sessiontree.slash_commands.plan_mode import APPROVAL_PROMPT, APPROVE, QUESTION
 from tests.acp.draft_client import start_draft_client
 from tests.acp.editor import start_editor
 from tests.model.fake_server import Answer, FakeServer, calls, fail, slow
@@ -84,6 +85,19 @@ async def test_a_question_says_that_the_session_waits_for_the_user(server: FakeS
     assert "+2\n" in diff["patch"]["text"]
     assert client.read("tool_call_update")[-1]["status"] == "completed"
     assert not client.read("tool_call")
+
+
+async def test_a_plan_is_approved_with_a_question(server: FakeServer, here: Path) -> None:
+    server.add("1. Write a.txt", "Done.")
+    async with start_draft_client() as client:
+        session = (await client.request("session/new", cwd=str(here)))["sessionId"]
+
+        client.outcome = {"outcome": "selected", "optionId": APPROVE}
+        await client.prompt(session, "/plan Write a file")
+
+    (question,) = client.questions
+    assert question["title"] == QUESTION
+    assert APPROVAL_PROMPT in str(server.requests[-1]["messages"][-1])
 
 
 async def test_an_outcome_that_is_unknown_is_no_permission(server: FakeServer, here: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
+from uuid import uuid4
 
 from msgspec import Struct
 
@@ -39,6 +40,7 @@ from sessiontree.session import Branch, Session
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.host import HeadlessHost
 from sessiontree.slash_commands.models import choose_model
+from sessiontree.slash_commands.plan_mode import APPROVE, APPROVE_EDITS, KEEP, LEAVE
 from sessiontree.slash_commands.registry import CommandRegistry, get_builtin_commands, parse_line
 
 REFRESH_SECONDS = 1.0
@@ -52,6 +54,14 @@ OPTION_NAMES: dict[Scope, tuple[str, str]] = {
     "no": ("reject_once", "Reject"),
 }
 """The kind and the label of each answer to a permission question."""
+PLAN_ANSWERS = {
+    APPROVE: "allow_once",
+    APPROVE_EDITS: "allow_always",
+    KEEP: "reject_once",
+    LEAVE: "reject_always",
+}
+"""The kind of each answer to the question about a plan."""
+PLAN_REVIEW = PromptContent(line="/plan", attachments="", images=[])
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "cancelled"]
 
@@ -98,10 +108,12 @@ class EditorSession:
             fresh=fresh,
         )
         self.controller.hooks.listen(self._show_event)
+        self.controller.plan_mode.select_answer = self._select_plan_answer
         self._loader = ExtensionLoader(self.controller, options.extensions)
         self.options = SessionOptions(self.controller)
         self._is_busy = False
         self._is_cancelled = False
+        self._plan_question: asyncio.Task[str | None] | None = None
         self._mark = read_change_mark(session)
         self._shown: EntryId | None = None
         """The last entry of the branch that the editor knows."""
@@ -187,6 +199,8 @@ class EditorSession:
             if self._offers_v2:
                 self._stream.put([{"sessionUpdate": PROMPT_STARTED}])
             outcome = None if self._is_cancelled else await self._run(content)
+            if self._has_plan(outcome):
+                outcome = await self._run(PLAN_REVIEW) or outcome
             while not self._is_cancelled and (more := await self.controller.wait_for_triggered_run()) is not None:
                 outcome = more
             return self._get_stop_reason(outcome)
@@ -205,6 +219,8 @@ class EditorSession:
         if self._is_busy:
             self._is_cancelled = True
             self.controller.abort()
+            if self._plan_question is not None:
+                self._plan_question.cancel()
 
     async def _run(self, content: PromptContent) -> Outcome | None:
         if parse_line(content.line) is None:
@@ -283,6 +299,34 @@ class EditorSession:
         scopes: dict[str, Scope] = {scope: scope for scope in question.scopes}
         scope = scopes.get(chosen or "")
         return None if scope is None else PermissionAnswer(scope=scope)
+
+    # Plans
+
+    def _has_plan(self, outcome: Outcome | None) -> bool:
+        """Return whether an answer in plan mode is complete, so that the user can approve the plan."""
+        is_complete = outcome is not None and outcome.ok and not self._is_cancelled
+        return is_complete and self.controller.plan_mode.is_active
+
+    async def _select_plan_answer(self, question: str, answers: Sequence[str]) -> str | None:
+        """Ask about the plan like about a tool call that leaves plan mode: the protocol has no other questions."""
+        call = {"toolCallId": uuid4().hex, "title": question, "kind": "switch_mode", "status": "pending"}
+        options = [{"optionId": answer, "kind": PLAN_ANSWERS[answer], "name": answer} for answer in answers]
+        self._stream.put([{"sessionUpdate": "tool_call", **call}])
+        await self._stream.flush()
+        self._plan_question = asyncio.create_task(self._editor.ask_permission(call, options))
+        try:
+            await asyncio.wait([self._plan_question])
+            chosen = None if self._plan_question.cancelled() else self._plan_question.result()
+        except EditorError:
+            chosen = None
+        finally:
+            self._plan_question.cancel()
+            self._plan_question = None
+        answer = chosen if chosen in answers else None
+        shown = {"type": "content", "content": {"type": "text", "text": answer or KEEP}}
+        done = {"toolCallId": call["toolCallId"], "status": "completed", "content": [shown]}
+        self._stream.put([{"sessionUpdate": "tool_call_update", **done}])
+        return answer
 
     # Other programs
 

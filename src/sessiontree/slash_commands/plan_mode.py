@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from sessiontree.agent.permission_rules import RuleSet
 from sessiontree.agent.system_prompt import SystemPart
@@ -26,12 +26,16 @@ APPROVE, APPROVE_EDITS, KEEP, LEAVE = (
     "Leave plan mode",
 )
 
+SelectAnswer: TypeAlias = "Callable[[str, Sequence[str]], Awaitable[str | None]]"
+
 
 class PlanMode:
     """Whether the agent of a controller only plans."""
 
     def __init__(self, controller: SessionController) -> None:
         self._controller = controller
+        self.select_answer: SelectAnswer | None = None
+        """Asks the question about the plan in a front end that has no other questions."""
         self._undo: list[Callable[[], None]] = []
 
     @property
@@ -53,7 +57,8 @@ class PlanMode:
 
     async def review(self) -> CommandOutcome:
         """Ask the user about the plan, and return the prompt that carries it out."""
-        answer = await self._controller.ui.select(QUESTION, [APPROVE, APPROVE_EDITS, KEEP, LEAVE])
+        select = self.select_answer or self._controller.ui.select
+        answer = await select(QUESTION, [APPROVE, APPROVE_EDITS, KEEP, LEAVE])
         if answer in (None, KEEP):
             return CommandOutcome()
         self.stop()
@@ -68,7 +73,7 @@ class PlanMode:
 async def _run_plan(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     plan = controller.plan_mode
     if plan.is_active and not args:
-        if controller.ui.has_person:
+        if controller.ui.has_person or plan.select_answer is not None:
             return await plan.review()
         plan.stop()
         return CommandOutcome(text="Left plan mode.")
