@@ -105,6 +105,10 @@ class TreeConversationStore(ConversationStore):
             return []
         return await asyncio.to_thread(self._read_history_sync, head_id, limit)
 
+    def close(self) -> None:
+        """Close all open sessions. The next call opens them again."""
+        self._sessions.close()
+
     # In a worker thread, because the disk may be slow
 
     def _read_record_sync(self, id: str) -> ConversationRecord | None:
