@@ -68,8 +68,8 @@ class Editor:
     def __init__(self) -> None:
         self.connection: acp.ClientSideConnection
         self.process: asyncio.subprocess.Process
-        self.messages: list[tuple[str, str, Any]] = []
-        """Every message of the agent: `request` or `response`, the method, and the content."""
+        self.messages: list[tuple[str, Any, Any]] = []
+        """Every message of the agent: `request` and its method, or `response` and the id, and the content."""
         self.updates: list[tuple[str, JsonObject]] = []
         """The session and the update, in wire form."""
         self.permissions: list[JsonObject] = []
@@ -91,8 +91,10 @@ class Editor:
 
     def check_messages(self) -> None:
         """Check every message of the agent against the models of the SDK."""
-        for kind, method, value in self.messages:
-            validate_with_models((REQUESTS if kind == "request" else RESPONSES)[method], value)
+        for kind, name, value in self.messages:
+            # The SDK may report a response before the request that it answers, so methods are looked up at the end.
+            model = REQUESTS[name] if kind == "request" else RESPONSES[self._sent[name]]
+            validate_with_models(model, value)
 
     # What tests ask
 
@@ -150,7 +152,7 @@ class Editor:
             if message["method"] == "session/update":
                 self.updates.append((message["params"]["sessionId"], message["params"]["update"]))
         elif "result" in message:
-            self.messages.append(("response", self._sent.get(message["id"], "?"), message["result"]))
+            self.messages.append(("response", message["id"], message["result"]))
         self._changed.set()
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
