@@ -5,7 +5,7 @@ It starts with the tail of the file, and loads earlier lines when they are neede
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Protocol
@@ -33,6 +33,9 @@ GROWTH = 3
 
 MAX_PARTIAL_SIZE = 1 << 26
 """Earlier lines are read in blocks up to this many bytes; if more are needed, all are."""
+
+MAX_CHECKED_HEADS = 256
+"""How many heads are looked for with one question to the store."""
 
 
 class NeedsEarlierLines(InvalidOperation):
@@ -164,20 +167,23 @@ class SessionState:
         if not self.is_partial or self.missing_heads.isdisjoint(heads):
             return
         with self._guard_load():
-            for head in [head for head in heads if head is not None and head in self.missing_heads]:
-                line = self._find_line(head) if self.start else None
-                if line is None or not line.is_readable:
+            wanted = [head for head in heads if head is not None and head in self.missing_heads]
+            while wanted and self.start:
+                batch, wanted = wanted[:MAX_CHECKED_HEADS], wanted[MAX_CHECKED_HEADS:]
+                if not all(line is not None and line.is_readable for line in self._find_lines(batch)):
                     self._load_whole()
                     return
-                self.missing_heads.discard(line.id)
+                self.missing_heads.difference_update(batch)
 
-    def _find_line(self, id: EntryId) -> Entry | None:
-        """Return the last line with an id before the first loaded one, found by the index of the store or its bytes."""
-        if isinstance(self.store, IndexedStore):
-            found = self.store.find_ancestors(self.cursor, id, 1)
-            if found is not None:
-                return find_entry([(raw + b"\n", position) for position, raw in found if position < self.start], id)
-        return find_entry(self.store.read_backward(self.cursor, self.start), id)
+    def _find_lines(self, ids: Sequence[EntryId]) -> Iterator[Entry | None]:
+        """Yield for each id the last line before the first loaded one, found by the index of the store or its bytes."""
+        found = self.store.find_entries(self.cursor, ids) if isinstance(self.store, IndexedStore) else None
+        for id in ids:
+            if found is None:
+                yield find_entry(self.store.read_backward(self.cursor, self.start), id)
+            else:
+                position, raw = found.get(id, (self.start, b""))
+                yield find_entry([(raw + b"\n", position)], id) if position < self.start else None
 
     @contextmanager
     def _guard_load(self) -> Generator[None]:

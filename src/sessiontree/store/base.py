@@ -209,6 +209,13 @@ class IndexedStore(Protocol):
         """
         ...
 
+    def find_entries(self, before: Cursor, ids: Sequence[EntryId]) -> dict[EntryId, tuple[int, bytes]] | None:
+        """Return the last line with each of these ids and its position, without the ids that no line has.
+
+        Return `None` if the index cannot answer.
+        """
+        ...
+
 
 class FenceRaised(StoreError):
     """Another worker took over what this one was writing. Nothing was written."""

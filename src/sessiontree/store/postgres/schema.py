@@ -535,6 +535,10 @@ WITH RECURSIVE up AS (
 )
 SELECT up.session, up.position, e.line FROM up
 JOIN sessiontree.entry AS e ON e.session = up.session AND e.position = up.position ORDER BY up.number"""
+FIND_ENTRIES = f"""
+SELECT f.session, f.position, e.line, wanted.id FROM unnest(%(ids)s::text[]) AS wanted (id)
+CROSS JOIN LATERAL ({FIND_ENTRY.format(id="wanted.id")}) AS f
+JOIN sessiontree.entry AS e ON e.session = f.session AND e.position = f.position"""
 INSERT_SESSION = """
 INSERT INTO sessiontree.session (id, created, cwd, parent_session, older, told, name)
 VALUES (%s, %s, %s, %s, %s, %s, %s)

@@ -198,18 +198,29 @@ class PostgresStore(Store):
             stop, size = page.start, min(2 * size, PAGE_SIZES[1])
 
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
-        known = self._get_row(before)
         if filter_storable(id) is None:
             return None
+        found = self._find_by_id(schema.FIND_ANCESTORS, before, {"id": id, "count": count})
+        return None if found is None else [(position, line) for position, line, *_ in found]
+
+    def find_entries(self, before: Cursor, ids: Sequence[EntryId]) -> dict[EntryId, tuple[int, bytes]] | None:
+        if any(filter_storable(id) is None for id in ids):
+            return None
+        found = self._find_by_id(schema.FIND_ENTRIES, before, {"ids": list(ids)})
+        return None if found is None else {id: (position, line) for position, line, id in found}
+
+    def _find_by_id(self, statement: str, before: Cursor, values: dict[str, Any]) -> list[tuple[Any, ...]] | None:
+        """Return the position and the line of each row, and its other columns; `None` if one is not before `before`."""
+        known = self._get_row(before)
         by_row: dict[int, list[RowRange]] = {known.key: []}
         for span in sorted(known.ranges):
             by_row.setdefault(span.row, []).append(span)
-        values = {"key": known.key, "rows": list(by_row), "id": id, "count": count}
-        found = self.database.run(
-            lambda connection: connection.execute(schema.FIND_ANCESTORS, values).fetchall(), location=self.location
+        values = {**values, "key": known.key, "rows": list(by_row)}
+        rows = self.database.run(
+            lambda connection: connection.execute(statement.encode(), values).fetchall(), location=self.location
         )
-        above = [(_find_position(by_row[row], position), bytes(line)) for row, position, line in found]
-        return None if any(position >= before.value[1] for position, _ in above) else above
+        found = [(_find_position(by_row[row], position), bytes(line), *more) for row, position, line, *more in rows]
+        return None if any(position >= before.value[1] for position, *_ in found) else found
 
     def _get_row(self, cursor: Cursor | None) -> _SessionRow:
         known = self._session_row or self._load_row()[0]
