@@ -208,7 +208,8 @@ class DurableWorker:
             done = self._round_done
             self._wake.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), self._database.poll_interval)
+                async with asyncio.timeout(self._database.poll_interval):
+                    await done.wait()
 
     def _check_before_write(self, id: str) -> None:
         """Exit the process if another worker has the job. For sessions in files."""
@@ -302,4 +303,5 @@ class DurableWorker:
         """Wait until the job is cancelled or the swarm is over."""
         while not active.is_unwanted and not (await journal.refresh()).is_over:
             with suppress(TimeoutError):
-                await asyncio.wait_for(active.wait_until_unwanted(), SWARM_CHECK_SECONDS)
+                async with asyncio.timeout(SWARM_CHECK_SECONDS):
+                    await active.wait_until_unwanted()
