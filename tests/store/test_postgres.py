@@ -586,6 +586,19 @@ def test_heads_far_back_take_one_statement(shared_database: str, statements: lis
         assert again.branch("old").path()[-1].text == "long ago"
 
 
+def test_heads_near_the_end_are_read_once(shared_database: str, statements: list[str]) -> None:
+    with st.create(dir=shared_database) as session:
+        for number in range(12):
+            session.extend([st.user("x" * 2000) for _ in range(20)])
+            session.create_branch(f"b{number}", current=False).append(st.user("y" * 2000))
+        session.append(st.user("z" * 70_000))
+    with st.open(session.location) as again:
+        statements.clear()
+        assert len(again.heads.heads) == 13
+    # One looks for changed lines, and each page from the end is read once.
+    assert len([text for text in statements if "SELECT l.position" in text]) <= 5
+
+
 def test_ids_that_cannot_be_indexed_are_found_by_reading(shared_database: str) -> None:
     store = new(shared_database)
     line = (

@@ -115,3 +115,23 @@ def test_nothing_is_written_if_before_write_raises(file: str) -> None:
     with pytest.raises(NotOurs):
         IdempotentSession(JsonlStore(file), "w1", check).append(st.assistant("Done."))
     assert count_entries(file) == before
+
+
+@pytest.mark.parametrize("place", ["file", "database"])
+def test_the_end_of_a_job_adds_nothing_that_other_agents_of_a_database_wait_for(
+    file: str, shared_database: str, place: str
+) -> None:
+    """A program that reads a file takes the last line as the current place, so there it is recorded."""
+    where = {"file": file} if place == "file" else {"dir": shared_database}
+    with st.open(file) if place == "file" else st.create(**where) as session:
+        session.append(st.user("Hello"))
+        session.create_branch("side", current=False)
+    job = IdempotentSession.open_at(session.location, "w1")
+    done = job.append(st.assistant("Done."), branch="side")
+    job.close()
+
+    with st.open(session.location) as again:
+        assert (again.tree.entries[-1].id == done.id) == (place == "database")
+        assert again.heads.heads["side"] == done.id
+        assert (again.heads.current, again.head.path()[-1].text) == ("main", "Hello")
+        assert not again.problems

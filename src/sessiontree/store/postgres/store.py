@@ -49,6 +49,8 @@ FETCH_SIZE = 1 << 18
 """Bytes fetched at a time."""
 PAGE_SIZES = (1 << 16, 1 << 22)
 """Bytes read backward at a time: at first, and at most."""
+KEPT_TAIL_SIZE = 1 << 20
+"""How many of the last bytes stay in the cache when they are read backward. Heads are among them."""
 MAX_POSITION = 1 << 62
 MIN_MICROSECONDS = -(1 << 53)
 """The earliest modification time that is stored, in microseconds since the epoch. Databases have such a limit."""
@@ -194,6 +196,8 @@ class PostgresStore(Store):
             data = page.data
             if page.start + len(data) == page.end < stop:
                 data += _split_tail(page.tail)[0] + b"\n"
+            if before.value[1] - page.start <= KEPT_TAIL_SIZE:
+                self._cache.put(page.start, data)
             yield data, page.start
             stop, size = page.start, min(2 * size, PAGE_SIZES[1])
 

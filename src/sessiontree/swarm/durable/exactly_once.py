@@ -89,6 +89,11 @@ class IdempotentSession(Session):
                     raise
                 return written
 
+    def _is_at_last_line(self) -> bool:
+        # Only other programs that read a file need a head record at its end. In a database, it would be in the way of
+        # other agents, and the process that runs the swarm writes one.
+        return self.store.path is None or super()._is_at_last_line()
+
     def _resolve_parent(
         self, parent: Place | UnsetType, branch: str | UnsetType | None, expected: EntryId | UnsetType | None
     ) -> EntryId | None:

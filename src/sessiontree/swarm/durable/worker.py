@@ -300,8 +300,10 @@ class DurableWorker:
                 task.result()
 
     async def _wait_until_unwanted(self, active: _ActiveJob, journal: SwarmJournal) -> None:
-        """Wait until the job is cancelled or the swarm is over."""
-        while not active.is_unwanted and not (await journal.refresh()).is_over:
+        """Wait until the job is cancelled or the swarm is over. A swarm that is over at the start asks no model."""
+        while not active.is_unwanted:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SWARM_CHECK_SECONDS):
                     await active.wait_until_unwanted()
+            if (await journal.refresh()).is_over:
+                return
