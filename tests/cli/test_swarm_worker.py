@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import sessiontree as st
@@ -21,6 +22,7 @@ from sessiontree.swarm.durable.job_queue import JobQueue, WorkerInfo
 from sessiontree.swarm.journal import list_swarms
 from tests.cli.conftest import Run
 from tests.cli.test_branch_ops import server as server
+from tests.cli.test_serve import run_server
 from tests.model.fake_server import FakeServer
 from tests.swarm.test_durable import LONG, WorkerProcesses
 
@@ -162,3 +164,48 @@ def test_workers_resume_with_the_tools_and_prompt_that_the_swarm_started_with(
     assert "review completed" in output
     assert [[tool["function"]["name"] for tool in body["tools"]] for body in server.requests] == [["ls"]] * 2
     assert [body["messages"][0]["content"] for body in server.requests] == ["Be brief."] * 2
+
+
+async def test_a_swarm_whose_server_was_killed_is_resumed_from_another_folder(
+    server: FakeServer, here: Path, workers: WorkerProcesses, cli: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No worker was there yet when the server died; the swarm is adopted by the command, and then by a worker."""
+    server.add("Fine.", "Good.")
+    with run_server("--allow-run") as (process, base, token), st.create("talk", cwd=here) as session:
+        session.append(st.user("Hello"))
+        asked = {"name": "crew", "task": "Look", "session": session.id, "agents": 2, "durable": True}
+        headers = {"authorization": f"Bearer {token}"}
+        created = httpx.post(f"{base}/api/swarms", json=asked, headers=headers, timeout=60)
+        assert created.status_code == 201, created.text
+        async with asyncio.timeout(LONG):
+            while not has_active_jobs(created.json()["id"]):
+                await asyncio.sleep(0.05)
+        process.kill()
+        process.wait()
+    elsewhere = here.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    workers.start()
+
+    output = await asyncio.to_thread(cli, "swarm", "resume", "crew", "--durable")
+
+    assert "crew completed" in output
+    assert len(server.requests) == 2
+    with st.open(session.id) as again:
+        assert [status.status for status in list_swarms(again)] == ["completed"]
+        assert not again.problems
+
+
+def test_a_name_that_several_swarms_of_other_folders_have_is_not_guessed(
+    server: FakeServer, file: Path, cli: Run, fails: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.add(*["Fine."] * 4)
+    for _ in range(2):
+        cli("swarm", "run", str(file))
+    elsewhere = file.parent.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    assert "swarm 'review' is ambiguous" in fails("swarm", "resume", "review", "--durable")
+    assert "searched the sessions of this folder" in fails("swarm", "resume", "review")
+    assert "searched all sessions" in fails("swarm", "resume", "other", "--durable")

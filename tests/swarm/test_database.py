@@ -99,6 +99,23 @@ def test_jobs_of_a_dead_worker_are_taken_however_long_it_is_dead(queue: JobQueue
     assert queue.is_mine("w/1/x", here)
 
 
+def test_jobs_of_three_workers_that_died_long_ago_are_taken_by_the_next_one(queue: JobQueue) -> None:
+    """Their rows are forgotten after an hour, and their jobs are not."""
+    dead = [register(queue, name) for name in ("a", "b", "c")]
+    submit(queue, "w/1/x", "w/2/x", "w/3/x", "w/4/x")
+    assert [take(queue, worker, free=1) for worker in dead] == [["w/1/x"], ["w/2/x"], ["w/3/x"]]
+    assert queue.store_answer("w/1/x", dead[0], "k", "paid")
+    assert take(queue, register(queue, "early")) == ["w/4/x"], "the others are alive"
+    queue.database.execute("UPDATE {t}worker SET seen = seen - 3700")
+
+    here = register(queue, "here")
+
+    assert [worker.id for worker in queue.list_workers()] == [here]
+    assert sorted(take(queue, here)) == ["w/1/x", "w/2/x", "w/3/x", "w/4/x"]
+    assert queue.load_answers("w/1/x") == {"k": "paid"}
+    assert [queue.do_round(worker, renew=True, free=1) for worker in dead] == [None] * 3
+
+
 def test_a_late_worker_keeps_the_jobs_that_no_other_worker_has(queue: JobQueue) -> None:
     away = register(queue, "away", lease=-1)
     submit(queue, "w/1/x")

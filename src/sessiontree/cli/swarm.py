@@ -77,9 +77,29 @@ def _load_swarms(session: Session) -> list[SwarmStatus]:
     return list_swarms(session)
 
 
-def _locate_swarm(name: str, session: str | None) -> tuple[str, str]:
-    """Return the session and the id of the swarm with this name, id or start of an id."""
-    for found in _find_sessions(session):
+def _locate_swarm(name: str, session: str | None, *, everywhere: bool = False) -> tuple[str, str]:
+    """Return the session and the id of the swarm with this name, id or start of an id.
+
+    With `everywhere`, a swarm that is not in this folder is searched for in all others, where only one may match.
+    """
+    found = dict[str, str]()
+    for location, id in _match_swarms(name, session, _find_sessions(session)):
+        return location, id
+    if everywhere and session is None:
+        for location, id in _match_swarms(name, None, _find_sessions(None, everywhere=True)):
+            found.setdefault(id, location)  # a fork has the swarms of its source too
+    if len(found) > 1:
+        raise Ambiguous("swarm", name, list(found))
+    for id, location in found.items():
+        return location, id
+    folders = "all sessions" if everywhere else "the sessions of this folder"
+    searched = folders if session is None else "that session"
+    raise NotFound("swarm", name, f"searched {searched}; `sessiontree swarm ls --all` lists all swarms")
+
+
+def _match_swarms(name: str, session: str | None, sessions: Iterator[Session]) -> Iterator[tuple[str, str]]:
+    """Yield the session and the id of each swarm with this name, id or start of an id."""
+    for found in sessions:
         statuses = _load_swarms(found)
         exact = [status.id for status in statuses if name in (status.id, status.branch)]
         ids = exact or [
@@ -88,9 +108,7 @@ def _locate_swarm(name: str, session: str | None) -> tuple[str, str]:
         if len(ids) > 1:
             raise Ambiguous("swarm", name, ids)
         if ids:
-            return session or found.location, ids[0]
-    searched = "that session" if session is not None else "the sessions of this folder"
-    raise NotFound("swarm", name, f"searched {searched}; `sessiontree swarm ls --all` lists all swarms")
+            yield session or found.location, ids[0]
 
 
 def _complete_swarm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -271,7 +289,7 @@ def resume(
     from sessiontree.swarm.replay import SwarmTracker
     from sessiontree.swarm.swarm import Swarm
 
-    location, id = _locate_swarm(name, session)
+    location, id = _locate_swarm(name, session, everywhere=durable)
     workers = DurableOptions.from_options(durable, concurrency, database)
     swarm_file = None if file is None else load_swarm_file(file)
     setup = SwarmSetup(swarm_file, extensions, workers, cwd, file, permission_mode, allow)
