@@ -352,6 +352,26 @@ def test_a_writer_can_append_and_read_but_not_change_entries(server: Server) -> 
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
+def test_listings_that_a_writer_falsified_are_computed_again_from_the_lines(server: Server) -> None:
+    """docs/postgres.md says what a writer may falsify, and how the owner repairs it."""
+    url = server.new_database()
+    with Session.create(PostgresStore(parse_address(f"{url}#s")), id="s", cwd="/p", name="true") as session:
+        session.append(st.user("hello"))
+    grant(url)
+    rows(url, "CREATE ROLE liar LOGIN IN ROLE sessiontree_writer")
+    rows(url.replace("postgres@", "liar@"), "UPDATE sessiontree.session SET name = 'false', messages = 9")
+
+    (listed,) = catalog.sessions(all=True, dir=url)
+    assert (listed.name, listed.message_count) == ("false", 9)
+    with st.open(f"{url}#s") as session:
+        assert (session.name, session.head.path()[-1].text) == ("true", "hello")
+    page = Path(__file__).parents[2] / "docs" / "postgres.md"
+    rows(url, page.read_text().split("```sql\n")[1].partition("```")[0])
+
+    (listed,) = catalog.sessions(all=True, dir=url)
+    assert (listed.name, listed.message_count) == ("true", 1)
+
+
 def test_a_writer_can_copy_a_file_with_an_unfinished_last_line(server: Server, tmp_path: Path) -> None:
     url = server.new_database()
     catalog.sessions(dir=url)  # creates the tables
