@@ -108,6 +108,8 @@ class DurableWorker:
         self._round_at = 0.0
         """Monotonic time at which the last successful round began."""
         self._round_done = asyncio.Event()
+        self._swarm_checks: dict[str, tuple[float, bool]] = {}
+        """When the session of each swarm was last read to see whether it is over, and whether it was."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run jobs until `stop` is set. Then calls in progress finish, and other workers get the remaining work.
@@ -305,5 +307,16 @@ class DurableWorker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SWARM_CHECK_SECONDS):
                     await active.wait_until_unwanted()
-            if (await journal.refresh()).is_over:
+            if not active.is_unwanted and await self._is_over(journal):
                 return
+
+    async def _is_over(self, journal: SwarmJournal) -> bool:
+        """Return whether a swarm is over. One of its agents in this worker reads the session for all of them."""
+        now = time.monotonic()
+        checked_at, was_over = self._swarm_checks.get(journal.id, (float("-inf"), False))
+        if was_over or now < checked_at + SWARM_CHECK_SECONDS:
+            return was_over
+        self._swarm_checks[journal.id] = now, False
+        is_over = (await journal.refresh()).is_over
+        self._swarm_checks[journal.id] = now, is_over
+        return is_over
