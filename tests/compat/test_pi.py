@@ -908,3 +908,8 @@ def test_lines_are_migrated_in_place() -> None:
     again = [dict(line) for line in lines]
     migrate_entries(lines, CURRENT_SESSION_VERSION)
     assert lines == again
+
+
+def test_an_agent_session_says_what_it_takes():
+    with pytest.raises(InvalidOperation, match=r"takes a SessionManager, as SessionManager\(session\), not <Session"):
+        AgentSession(st.memory())

@@ -19,6 +19,7 @@ from sessiontree.format import json_line
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
+    ChainWriter,
     MemoryLine,
     build_copy_fields,
     encode_body,
@@ -441,6 +442,15 @@ def test_every_value_is_written_as_one_line_and_reads_back(wire):
 def test_lone_surrogates_and_large_integers_survive_a_round_trip():
     assert write_object({"a": "\ud800"}) == b'{"a":"\\ud800"}'
     assert write_object({"a": 10**30}) == b'{"a":1000000000000000000000000000000}'
+
+
+@pytest.mark.parametrize(("branch", "current"), [("main", None), ("side", "main"), (None, None)])
+def test_a_chain_of_messages_is_written_as_its_entries_are(branch, current):
+    writer = ChainWriter(TIME, branch, current)
+    for message, id, parent in ((user("a"), "1", None), (user("b"), "2", "1")):
+        given = {"id": id, "parent": parent, "timestamp": TIME, "branch": branch, "current": current}
+        line = writer.write(message.message, id, parent)
+        assert line == write_message(message.message, **given) == write_entry(message, **given).raw
 
 
 @pytest.mark.parametrize("odd", ["\ud800", 10**30, "plain"])

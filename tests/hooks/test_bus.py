@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.core.messages import ToolCall, user
-from sessiontree.errors import NotFound
+from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import HookContext, Hooks, call, combine_answers, find_event_type, run_in_thread
 from sessiontree.hooks.events import (
     EVENT_ALIASES,
@@ -728,3 +728,24 @@ async def test_a_signal_wakes_who_waits_for_a_task() -> None:
     await waiting[0]
     assert not running.done()
     await signal.wait_while_running(running)
+
+
+def test_on_without_a_handler_is_a_decorator():
+    hooks = Hooks()
+
+    @hooks.on("input")
+    def refuse(event, ctx):
+        return {"cancel": event.text == "hello"}
+
+    _, answer = asyncio.run(hooks.ask(Input(text="hello")))
+
+    assert answer.cancel
+    assert refuse(Input(text="bye"), HookContext()) == {"cancel": False}, "the function itself is unchanged"
+
+
+def test_on_says_what_it_takes():
+    hooks = Hooks()
+    with pytest.raises(InvalidOperation, match="takes the name of an event first"):
+        hooks.on(print)
+    with pytest.raises(InvalidOperation, match="a handler is a function of an event and its context, not 3"):
+        hooks.on("input", 3)

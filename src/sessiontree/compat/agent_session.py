@@ -16,6 +16,7 @@ from sessiontree.compat.session_entry import SessionEntry, SessionTreeNode, tran
 from sessiontree.compat.session_manager import SessionManager, get_location
 from sessiontree.core.entries import Compaction, CustomMessage, EntryId
 from sessiontree.core.operation_plans import plan_move
+from sessiontree.errors import InvalidOperation
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import CompactionResult
@@ -165,6 +166,10 @@ class AgentSession(LimitedAgentSession):
         object, which follows it into other sessions.
         """
         manager = SessionManager() if session_manager is None else session_manager
+        if not isinstance(manager, SessionManager):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(
+                f"an AgentSession takes a SessionManager, as SessionManager(session), not {manager!r:.80}"
+            )
         chosen = structs.replace(options or AgentOptions(), tools=tuple(resolve_tools(tools).values()))
         super().__init__(
             SessionController(

@@ -639,11 +639,31 @@ def write_message(
 
     Tuples do not count for nesting here, because checking for them would take as long as writing the line.
     """
+    return write_flat_object(_build_message_line(message, id, parent, timestamp, branch, current))
+
+
+class ChainWriter:
+    """Writes the lines of messages with the same time and branch as `write_message` does, in fewer steps."""
+
+    __slots__ = ("_wire",)
+
+    def __init__(self, timestamp: str, branch: str | None, current: str | None) -> None:
+        self._wire = _build_message_line({}, "", None, timestamp, branch, current)
+
+    def write(self, message: JsonObject, id: EntryId, parent: EntryId | None) -> bytes:
+        wire = self._wire
+        wire[ID], wire[PARENT], wire["message"] = id, parent, message
+        return write_flat_object(wire)
+
+
+def _build_message_line(
+    message: JsonObject, id: EntryId, parent: EntryId | None, timestamp: str, branch: str | None, current: str | None
+) -> JsonObject:
     wire = {"type": "message", ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch, "message": message}
     if current is not None:
         del wire["message"]
         wire |= {"current": current, "message": message}
-    return write_flat_object(wire)
+    return wire
 
 
 def read_header(raw: bytes, wire: JsonObject) -> Header | None:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 
 import msgspec
 from msgspec import UNSET
@@ -57,6 +57,7 @@ IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
 """JSON types that are immutable."""
 
 E = TypeVar("E", bound=Event)
+H = TypeVar("H", bound=Handler)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -111,6 +112,7 @@ class Hooks:
         hooks._handlers = self._handlers
         return hooks
 
+    @overload
     def on(
         self,
         event: str | type[Event],
@@ -119,13 +121,37 @@ class Hooks:
         source: str = "",
         deadline: float = DEADLINE,
         copies: bool = True,
-    ) -> Callable[[], None]:
+    ) -> Callable[[], None]: ...
+
+    @overload
+    def on(
+        self, event: str | type[Event], *, source: str = "", deadline: float = DEADLINE, copies: bool = True
+    ) -> Callable[[H], H]: ...
+
+    def on(
+        self,
+        event: str | type[Event],
+        handler: Handler | None = None,
+        *,
+        source: str = "",
+        deadline: float = DEADLINE,
+        copies: bool = True,
+    ) -> Callable[..., Any]:
         """Register a handler for an event, by type, name or alias. Return a function that removes it.
 
-        With `copies=False`, the handler gets the event itself, which it must not change. Copying an event with a whole
-        conversation takes time.
+        Without a handler it is a decorator, `@hooks.on("input")`. With `copies=False`, the handler gets the event
+        itself, which it must not change. Copying an event with a whole conversation takes time.
         """
         kind = find_event_type(event) if isinstance(event, str) else event
+        if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+            raise InvalidOperation(f'hooks.on takes the name of an event first, such as "input", not {event!r:.80}')
+        if handler is None:
+
+            def register(handler: H) -> H:
+                self.on(kind, handler, source=source, deadline=deadline, copies=copies)
+                return handler
+
+            return register
         return _add(self._handlers.setdefault(kind, []), _build_registration(handler, source, deadline, copies))
 
     def on_session(self, handler: Handler, *, source: str = "", deadline: float = DEADLINE) -> Callable[[], None]:
@@ -236,6 +262,8 @@ def _add(items: list[T], item: T) -> Callable[[], None]:
 
 
 def _build_registration(handler: Handler, source: str, deadline: float, copies: bool = True) -> _Registration:
+    if not callable(handler):
+        raise InvalidOperation(f"a handler is a function of an event and its context, not {handler!r:.80}")
     return _Registration(handler, source or _get_name(handler, "a handler"), deadline, copies)
 
 

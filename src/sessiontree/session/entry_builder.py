@@ -18,7 +18,7 @@ from sessiontree.core.ready_messages import is_ready
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.codec import MemoryLine, get_type, write_entry, write_message
+from sessiontree.format.codec import ChainWriter, MemoryLine, get_type, write_entry, write_message
 from sessiontree.session.session_base import Place
 from sessiontree.session.state import SessionState
 
@@ -161,6 +161,7 @@ class EntryBuilder:
         moved: EntryId | None = None
         now, new_id = self._now(), self.generate_id
         stamp = format_timestamp(now)
+        write_in_chain = ChainWriter(stamp, branch, named_current).write
         batch = EntryBatch([], [])
         built, lines = batch
         given: set[EntryId] | None = None
@@ -177,7 +178,7 @@ class EntryBuilder:
                 id, message = new_id(), item.message
                 if not is_ready(message):
                     message = normalize_message(check_message(message), iter_ancestors, now)
-                lines.append(write_message(message, id, above, stamp, branch, named_current))
+                lines.append(write_in_chain(message, id, above))
                 if ids is not None:
                     ids.append(id)
                 else:
