@@ -91,10 +91,15 @@ class Editor:
 
     def check_messages(self) -> None:
         """Check every message of the agent against the models of the SDK."""
-        for kind, name, value in self.messages:
-            # The SDK may report a response before the request that it answers, so methods are looked up at the end.
-            model = REQUESTS[name] if kind == "request" else RESPONSES[self._sent[name]]
-            validate_with_models(model, value)
+        for kind, method, value in self.read_messages():
+            validate_with_models((REQUESTS if kind == "request" else RESPONSES)[method], value)
+
+    def read_messages(self) -> list[tuple[str, str, Any]]:
+        """Return every message of the agent: `request` or `response`, the method, and the content.
+
+        Call it at the end: the SDK may report a response before the request that it answers.
+        """
+        return [(kind, name if kind == "request" else self._sent[name], value) for kind, name, value in self.messages]
 
     # What tests ask
 

@@ -88,9 +88,9 @@ async def test_every_message_of_the_agent_matches_the_schema_of_the_npm_sdk(
         await editor.request("session/delete", {"sessionId": forked})
 
     schema = ProtocolSchema(modules)
-    for kind, method, value in editor.messages:
+    for kind, method, value in editor.read_messages():
         schema.validate(kind, method, value)
-    assert len({(kind, method) for kind, method, _ in editor.messages}) >= 19
+    assert len({(kind, method) for kind, method, _ in editor.read_messages()}) >= 19
     with pytest.raises(jsonschema_rs.ValidationError):
         schema.validate("request", "session/update", {"sessionId": session, "update": {"sessionUpdate": "tool_call"}})
 
