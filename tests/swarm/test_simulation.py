@@ -327,3 +327,12 @@ def test_a_time_budget_below_the_clock_resolution_does_not_cause_a_busy_loop() -
 
 def test_a_branch_that_is_moved_while_a_result_is_merged_into_it_does_not_end_the_swarm() -> None:
     World(3191).play()
+
+
+@pytest.mark.parametrize("seed", [917, 3891])
+def test_an_agent_that_its_strategy_runs_later_holds_no_budget_back(seed: int) -> None:
+    World(seed).play()
+
+
+def test_a_swarm_pauses_if_an_agent_uses_up_its_time_while_it_waits_for_others() -> None:
+    World(1629).play()

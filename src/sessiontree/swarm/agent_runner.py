@@ -191,7 +191,7 @@ class AgentRunner:
         if agent is None:
             return None
         await self._write_unrecorded_usage(agent)
-        if await self._admission.admit(agent):
+        if await self._admission.admit(agent) and agent in self._models:  # it may have been stopped in the meantime
             self._models[agent].is_admitted = True
             return None
         self._waiting_agents.add(agent)

@@ -70,6 +70,9 @@ from sessiontree.swarm.records import (
     read_record,
 )
 
+CALL_SECONDS = 120
+"""An agent that wrote nothing for this long is not expected to spend anything soon."""
+
 
 class Stopwatch(Struct):
     """Running time in milliseconds, measured with the timestamps of entries."""
@@ -201,7 +204,8 @@ class TrackedSwarm(Struct):
 
         A call is expected to use as much as the largest one so far. Agents that started earlier come first: this agent
         may call if their calls leave something. Before the first answer, one agent calls. Every process comes to the
-        same answer from the session, so they share one budget.
+        same answer from the session, so they share one budget. An agent that wrote nothing for `CALL_SECONDS` does not
+        count: its process may have crashed, or its strategy may run it later.
         """
         if self.budget is None or (self.budget.cost is None and self.budget.tokens is None):
             return True
@@ -211,6 +215,7 @@ class TrackedSwarm(Struct):
             and not other.parts
             and (not agent.started or other.start_number < agent.start_number)
             and not self.is_exhausted(other)
+            and now - other.last_time < CALL_SECONDS * 1000
             for other in self.agents.values()
         )
         if not ahead or self.largest_call is None:

@@ -293,11 +293,9 @@ class Scheduler:
 
     async def _wait_until_allowed(self, id: str) -> None:
         """Wait while the swarm is paused, the agent's budget is used up, or others may use the rest of the budget."""
-        if self._state.is_exhausted(self._get_agent(id)):
-            self._waiting_for_budget.add(id)
-            self._schedule_pause_check()
         try:
             while (agent := self._get_agent(id)).end_state is None:
+                self._note_waiting(id, self._state.is_exhausted(agent))
                 if not self._can_work(agent):
                     await self._changes.wait()
                 elif self._admission.has_budget_for_call(agent):
@@ -309,6 +307,14 @@ class Scheduler:
                     await self._journal.refresh()
         finally:
             self._waiting_for_budget.discard(id)
+
+    def _note_waiting(self, id: str, is_exhausted: bool) -> None:
+        """Note whether an agent waits for a larger budget of its own. It may become exhausted while it waits."""
+        if not is_exhausted:
+            self._waiting_for_budget.discard(id)
+        elif id not in self._waiting_for_budget:
+            self._waiting_for_budget.add(id)
+            self._schedule_pause_check()
 
     def _end_activity(self) -> None:
         self._busy_count -= 1
