@@ -718,6 +718,6 @@ async def test_an_extension_that_fails_is_an_error_and_an_untrusted_project_is_r
         await editor.open(here)
         await editor.wait_for(lambda: editor.read("available_commands_update"))
         assert "you have not trusted it" in editor.read_text()
-        assert editor.messages[1][:2] == ("response", "session/new")  # nothing about the session comes before it
+        assert editor.read_messages()[1][:2] == ("response", "session/new")  # nothing about the session comes before it
         commands = editor.read("available_commands_update")[-1]["availableCommands"]
         assert "evil" not in [command["name"] for command in commands]
