@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,116 @@ def test_a_session_continues_with_nothing_changed_but_its_id() -> None:
         old, new = REWIND.read_text(), Path(written.file).read_text()
         assert new == old.replace(REWIND.stem, written.id)
         assert written.command == ["claude", "--resume", written.id]
+
+
+def write_lines(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def write_codex_lines(path: Path, *lines: tuple[str, dict[str, object]]) -> Path:
+    """Write a rollout as older versions do, without ordinals and ids of items."""
+    facts = {"id": "01a1ebbf-0001-7226-8d8f-16ad91b7584a", "timestamp": "2026-01-02T00:00:00Z", "cwd": "/project"}
+    stamp = "2026-01-02T00:00:01Z"
+    found = [("session_meta", facts), *lines]
+    records = [{"timestamp": stamp, "type": kind, "payload": payload} for kind, payload in found]
+    return write_lines(path / f"rollout-2026-01-02T00-00-00-{facts['id']}.jsonl", *records)
+
+
+def build_item(role: str, text: str, **fields: str) -> tuple[str, dict[str, object]]:
+    kind = "input_text" if role == "user" else "output_text"
+    return "response_item", {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **fields}
+
+
+def list_texts(path: str) -> list[object]:
+    return [message.get("text") for message in describe_context(read_one(Path(path)))]
+
+
+def test_an_unchanged_import_that_ends_without_an_answer_is_exported_byte_for_byte(tmp_path: Path) -> None:
+    summary = {"message": "So far.", "replacement_history": [build_item("user", "So far.")[1]]}
+    talk = [build_item("user", "Q1"), build_item("assistant", "A1")]
+    compacted = write_codex_lines(tmp_path, *talk, ("compacted", summary))
+    header = {"sessionId": "0f1e2d3c-4b5a-4697-8877-665544332211", "projectHash": "h", "kind": "main"}
+    question = {"id": "q1", "type": "user", "content": [{"text": "Q1"}]}
+    (tmp_path / "gemini").mkdir()
+    cancelled = write_lines(tmp_path / "gemini/session-1.jsonl", header, question, {"$set": {"messages": []}})
+
+    for program, path in (("codex", compacted), ("gemini", cancelled)):
+        [result] = import_sessions(str(path))
+        for place in (str(path), str(result.target)):
+            with st.open(place) as session:
+                written = write_session(session, program, session.heads.leaf, session.id, session.cwd)
+                assert written.files[0].content == path.read_bytes()
+            with st.open(place) as session:
+                moved = continue_session(session, program)
+                assert Path(moved.file).read_text() == path.read_text().replace(session.id, moved.id)
+
+
+def test_a_database_session_is_exported_as_its_program_exports_it(tmp_path: Path) -> None:
+    database = tmp_path / "opencode.db"
+    folder = FIXTURES / "opencode/revert"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript((folder / "opencode.db.sql").read_text())
+    [export] = folder.glob("ses_*.json")
+
+    with st.open(f"{database}#{export.stem}") as session:
+        written = write_session(session, "opencode", session.heads.leaf, session.id, session.cwd)
+
+    assert json.loads(written.files[0].content) == json.loads(export.read_bytes())
+
+
+def test_codex_continues_before_turns_that_were_rolled_back(tmp_path: Path) -> None:
+    first = [build_item("user", "Q1", id="q1"), build_item("assistant", "A1", id="a1")]
+    second = [build_item("user", "Q2", id="q2"), build_item("assistant", "A2", id="a2")]
+    rollback = ("event_msg", {"type": "thread_rolled_back", "num_turns": 1})
+    third = [build_item("user", "Q3", id="q3"), build_item("assistant", "A3", id="a3")]
+    path = write_codex_lines(tmp_path, *first, *second, rollback, *third)
+
+    with st.open(str(path)) as session:
+        back, now = continue_session(session, "codex", at="revert-1"), continue_session(session, "codex")
+
+    assert list_texts(back.file) == ["Q1", "A1", "Q2", "A2"]
+    assert list_texts(now.file) == ["Q1", "A1", "Q3", "A3"]
+
+
+def test_codex_continues_before_a_compaction(tmp_path: Path) -> None:
+    talk = [build_item("user", "Q1", id="q1"), build_item("assistant", "A1", id="a1")]
+    summary = {"message": "So far.", "replacement_history": [build_item("user", "So far.")[1]]}
+    path = write_codex_lines(tmp_path, *talk, ("compacted", summary), build_item("user", "Q2", id="q2"))
+
+    with st.open(str(path)) as session:
+        answer = next(entry.id for entry in session.tree.entries if entry.text == "A1")
+        before, after = continue_session(session, "codex", at=answer), continue_session(session, "codex", at="HEAD~1")
+
+    assert list_texts(before.file) == ["Q1", "A1"]
+    assert list_texts(after.file) == ["So far."]
+
+
+def test_claude_continues_at_an_answer_of_several_lines(tmp_path: Path) -> None:
+    def build_line(uuid: str, parent: str | None, kind: str, content: object, **message: str) -> dict[str, object]:
+        line = {"type": kind, "uuid": uuid, "parentUuid": parent, "timestamp": "2026-01-02T00:00:01Z"}
+        return {**line, "sessionId": "s1", "message": {"role": kind, "content": content, **message}}
+
+    note = {"type": "progress", "uuid": "n1", "parentUuid": None, "timestamp": "2026-01-02T00:00:00Z"}
+    think = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
+    path = write_lines(
+        tmp_path / "s1.jsonl",
+        note,
+        build_line("q1", "n1", "user", "Q1"),
+        build_line("a1", "q1", "assistant", [think], id="m1", model="opus"),
+        build_line("a2", "a1", "assistant", [{"type": "text", "text": "A1"}], id="m1", model="opus"),
+        {**note, "uuid": "n2", "parentUuid": "a2"},
+        build_line("q2", "n2", "user", "Q2"),
+        build_line("a3", "q2", "assistant", [{"type": "text", "text": "A2"}], id="m2", model="opus"),
+    )
+
+    with st.open(str(path)) as session:
+        written = continue_session(session, "claude", at="a2")
+
+    assert list_texts(written.file) == ["Q1", "A1"]
+    assert read_one(Path(written.file)).problems == ()
+    assert '"n1"' in Path(written.file).read_text()
+    assert '"n2"' not in Path(written.file).read_text()
 
 
 def test_the_file_is_where_the_program_looks_for_it(home: Path) -> None:

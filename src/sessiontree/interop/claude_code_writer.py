@@ -50,15 +50,16 @@ def write_claude_session(request: ResumeRequest) -> ResumableSession:
 def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWriter) -> bytes | None:
     """Return the original lines with the new messages; `None` if other entries were added too."""
     lines = SessionLines(MemoryFile("original", original))
+    if request.is_unchanged:
+        return _replace_session(original, lines.session, request.id)
     anchor, bodies = split_path(request.path, lambda id: lines.find(id) if lines.is_known(id) else None)
     if anchor is None or bodies is None:
         return None
     kept = original if original.endswith(b"\n") or not original else original + b"\n"
-    if lines.session and lines.session != request.id:
-        kept = _replace_session(kept, lines.session, request.id)
+    kept = _replace_session(kept, lines.session, request.id)
     leaves = lines.list_leaves()
     if not bodies and anchor == leaves[-1]:
-        return kept if lines.session != request.id else original
+        return kept
     path = _list_path(lines, anchor)
     # Claude Code ignores all lines before the last compaction, also if it is on another branch.
     has_other_compaction = any(node.boundary is not None and node.id not in path for node in lines.nodes.values())
@@ -72,6 +73,8 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWrite
 
 def _replace_session(data: bytes, old: str, new: str) -> bytes:
     """Replace the id of the session in every line, and nothing else."""
+    if old in ("", new):
+        return data
     value = write_value(new)
     lines = data.split(b"\n")
     for index, line in enumerate(lines):
@@ -95,15 +98,23 @@ def _list_path(lines: SessionLines, anchor: EntryId) -> set[EntryId]:
 
 def _select_path(data: bytes, lines: SessionLines, path: set[EntryId], anchor: EntryId) -> bytes:
     """Return the lines of a path, without lines of other branches and notes of the current leaf."""
+    records = [(line, read_record(line) or {}) for line in data.split(b"\n")]
+    parents = {record.get("uuid"): record.get("parentUuid") or record.get("logicalParentUuid") for _, record in records}
+    above: set[object] = set()
+    """The line of the place and all above it, also those before the first message, such as the notes of hooks."""
+    uuid: object = anchor
+    while uuid in parents and uuid not in above:
+        above.add(uuid)
+        uuid = parents[uuid]
     kept: list[bytes] = []
-    for line in data.split(b"\n"):
-        record = read_record(line) or {}
-        uuid = record.get("uuid")
-        if isinstance(uuid, str):
-            is_after = uuid not in lines.nodes and lines.find(uuid) == anchor
-            if lines.find(uuid) not in path or is_after:
+    for line, record in records:
+        uuid, kind = record.get("uuid"), record.get("type")
+        if isinstance(uuid, str) and uuid not in above:
+            node = lines.find(uuid)
+            is_after = node == anchor and uuid not in lines.nodes and kind != "assistant"
+            if node not in path or is_after:
                 continue
-        elif record.get("type") == "last-prompt":
+        elif kind == "last-prompt":
             continue
         kept.append(line)
     return b"\n".join(kept)

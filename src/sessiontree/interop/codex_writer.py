@@ -15,6 +15,7 @@ from sessiontree.core.entries import Entry, EntryId, JsonObject
 from sessiontree.core.messages import (
     coerce_string,
     get_role,
+    is_list,
     is_object,
     iter_blocks,
 )
@@ -57,16 +58,19 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLi
     records = [read_record(line) or {} for line in lines]
     meta = next((index for index, record in enumerate(records) if record.get("type") == "session_meta"), None)
     facts = {} if meta is None else get_object(records[meta], "payload")
-    if "history_base" in facts and facts.get("id") != request.id:
-        return None  # it needs another file, which may not be where the new one is read
-    items = [index for index, record in enumerate(records) if record.get("type") == "response_item"]
-    numbers = {coerce_string(get_object(records[index], "payload").get("id")): index for index in items}
-    numbers.pop("", None)
-    found, bodies = split_path(request.path, lambda id: id if id in numbers else None)
-    if found is None or bodies is None:
-        return None
-    anchor = numbers[found]
-    following = next((index for index in items if index > anchor), len(lines))
+    thread = coerce_string(facts.get("id"))
+    if "history_base" in facts or not thread:
+        return None  # it needs another file, which may not be where the new one is read, or it is of a first version
+    if request.is_unchanged:
+        following, bodies = len(lines), list[Entry]()
+    else:
+        index = _index_entries(records, thread)
+        found, bodies = split_path(request.path, lambda id: id if id in index else None)
+        if found is None or bodies is None:
+            return None
+        following = next(
+            (at for at in range(index[found] + 1, len(lines)) if _changes_context(records[at])), len(lines)
+        )
     kept = lines[:following]
     if meta is not None and meta < following:
         kept[meta] = _replace_thread(kept[meta], facts, request.id)
@@ -76,6 +80,33 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _RolloutLi
     if not new and following == len(lines) and kept == lines:
         return original
     return b"".join(line + b"\n" for line in (*kept, *new))
+
+
+def _changes_context(record: JsonObject) -> bool:
+    """Return whether a line changes what the model gets."""
+    kind = record.get("type")
+    return kind in ("response_item", "compacted") or (
+        kind == "event_msg" and get_object(record, "payload").get("type") == "thread_rolled_back"
+    )
+
+
+def _index_entries(records: list[JsonObject], thread: str) -> dict[EntryId, int]:
+    """Return the numbers of the lines after which a session can go on, by the ids of their last entries."""
+    index: dict[EntryId, int] = {}
+    for number, record in enumerate(records):
+        payload, ordinal = get_object(record, "payload"), record.get("ordinal")
+        id = f"{thread}-{ordinal if isinstance(ordinal, int) else number}"
+        match record.get("type"):
+            case "response_item" if get_object(record, "metadata").get("compaction_output") is not True:
+                index[coerce_string(payload.get("id")) or id] = number
+            case "compacted":
+                history = payload.get("replacement_history")
+                items = [item for item in history if is_object(item)] if is_list(history) else []
+                copies = [item for item in items if item.get("role") not in ("developer", "system")]
+                index[f"{id}-{len(copies)}"] = number
+            case _:
+                pass
+    return index
 
 
 def _replace_thread(line: bytes, payload: JsonObject, id: str) -> bytes:

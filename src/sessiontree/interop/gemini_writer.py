@@ -88,6 +88,8 @@ class _OriginalChat:
 
     def extend(self, request: ResumeRequest, writer: _ChatWriter) -> bytes | None:
         """Return the log with the new messages; `None` if the original is not a log or other entries were added too."""
+        if request.is_unchanged and self.is_log:
+            return _join_lines(self._replace_id(writer.id))
         anchor, added = split_path(request.path, self._find)
         if not self.is_log or anchor is None or added is None or not self._has_results(anchor, request):
             return None

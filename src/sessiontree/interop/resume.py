@@ -44,6 +44,8 @@ class ResumeRequest(Struct, frozen=True, kw_only=True):
     title: str | None = None
     original: bytes | None = None
     """The file that the session was imported from, if it is of the format to write."""
+    is_unchanged: bool = False
+    """Whether the conversation ends where the program would continue the original."""
     settings: Any = None
     """The JSON value in the `settings_file` of the format, if there is such a file."""
 

@@ -14,12 +14,13 @@ from msgspec import Struct
 from sessiontree.core.context import build_context
 from sessiontree.core.conversion_result import Omission
 from sessiontree.core.entries import EntryId, Original
+from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import is_object
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.interop.base import ForeignFormat, read_json
 from sessiontree.interop.formats import find_format, list_written_formats
 from sessiontree.interop.originals import read_originals
-from sessiontree.interop.resume import JsonEntry, ResumableSession, ResumeRequest
+from sessiontree.interop.resume import JsonEntry, ResumableSession, ResumeFile, ResumeRequest
 from sessiontree.library import catalog
 from sessiontree.library.folder_repository import encode_folder_name, get_sources
 from sessiontree.library.foreign_files import ForeignStore, split_conversation
@@ -91,6 +92,10 @@ def write_session(session: Session, program: str, leaf: EntryId | None, id: str,
     format = find_format(program)
     if format.write is None:
         raise InvalidOperation(f"sessions of {format.title} can only be read")
+    original, end = _find_original(session, format)
+    is_unchanged = original is not None and leaf == end
+    if original is not None and is_unchanged and id == session.id:
+        return ResumableSession(id=id, files=[ResumeFile(path=f"{id}.jsonl", content=original)], command=[])
     request = ResumeRequest(
         context=build_context(session.tree, leaf),
         path=session.tree.path(leaf),
@@ -98,7 +103,8 @@ def write_session(session: Session, program: str, leaf: EntryId | None, id: str,
         cwd=cwd,
         now=time.time_ns() // 1_000_000,
         title=session.name,
-        original=_find_original(session, format),
+        original=original,
+        is_unchanged=is_unchanged,
         settings=_read_settings(format),
     )
     return format.write(request)
@@ -114,24 +120,29 @@ def _read_settings(format: ForeignFormat) -> object:
         return None
 
 
-def _find_original(session: Session, format: ForeignFormat) -> bytes | None:
-    """Return the file that a session was read or imported from, if it is of this format."""
+def _find_original(session: Session, format: ForeignFormat) -> tuple[bytes | None, EntryId | None]:
+    """Return the file that a session was read or imported from, if it is of this format, and where it ended."""
     store = session.store
     if isinstance(store, ForeignStore):
         path, id = split_conversation(store.location)
-        if store.format.name != format.name or id is not None:
-            return None
+        end = session.heads.heads.get(MAIN)
+        if store.format.name != format.name:
+            return None, None
+        if id is not None or store.original is not None:
+            return store.original, end
         try:
             with open_regular_file(path) as file:
-                return file.read()
+                return file.read(), end
         except OSError as error:
             raise StoreError(path, format_os_error(error)) from error
     if session.header.origin is None or session.header.origin.get("program") != format.name:
-        return None
-    bodies = [entry.decode() for entry in session.tree if entry.type == "original"]
-    files = read_originals(bodies)
-    last = next((body for body in reversed(bodies) if isinstance(body, Original)), None)
-    return None if last is None else files[last.file]
+        return None, None
+    bodies = [
+        body for entry in session.tree if entry.type == "original" and isinstance(body := entry.decode(), Original)
+    ]
+    if not bodies:
+        return None, None
+    return read_originals(bodies)[bodies[-1].file], (bodies[-1].heads or {}).get(MAIN)
 
 
 def _continue_in_pi(session: Session, leaf: EntryId | None, cwd: str) -> ContinuedSession:

@@ -266,6 +266,8 @@ class ForeignStore(Store):
         self.location = location
         self.format = format
         self.problems: Sequence[Problem] = conversation.problems
+        self.original = conversation.original
+        """The conversation as the program exports it, if the file holds several."""
         self._reason = self.read_only = (
             f"it is a session of {format.title}; bring it in with `sessiontree import`, or continue in another program"
             " with `sessiontree continue`"
