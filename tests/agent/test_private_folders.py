@@ -237,6 +237,19 @@ async def test_a_branch_starts_with_the_files_of_the_branch_that_it_continues(se
     assert Path(get_folder(session, "next").path, "step2.txt").read_text() == "a\n"
 
 
+async def test_an_agent_without_a_folder_works_in_the_private_folder_of_its_branch(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    branch = session.create_branch("own", folder="private", current=False)
+
+    async with st.Agent(branch, build_model("echo own > shared.txt"), builtin_tools(), snapshots=True) as agent:
+        await agent.run("Go on")
+
+    assert (folder / "shared.txt").read_text() == "start\n"
+    assert Path(get_folder(session, "own").path, "shared.txt").read_text() == "own\n"
+
+
 async def test_a_branch_without_a_private_folder_has_nothing_to_merge(session: Session, folder: Path) -> None:
     session.append(st.user("How?"))
     other = session.create_branch("other", current=False)

@@ -40,6 +40,7 @@ from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, M
 from sessiontree.core.message_views import Image
 from sessiontree.core.messages import extract_text, name_author
 from sessiontree.errors import InvalidOperation
+from sessiontree.files.private_folder import find_private_folder, open_private_folder
 from sessiontree.hooks.abort import AbortableHooks, AbortController, OperationStopped
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
@@ -74,12 +75,14 @@ class Agent:
         `model` is a model, or its name such as `openai:gpt-5.5`; by default the default model. `tools` are functions
         and tools. `permissions` decide about every tool call; without them, every call is allowed. `system` is the
         system prompt; there is none by default. The thinking level defaults to the one at the head of the branch.
-        `cwd`, the folder that tools work in, defaults to the current folder and not to the folder in the session. With
-        `snapshots`, the files of that folder are saved before and after every tool call that may change them. Before
-        every request, `tool_provider` is asked for more tools; the tools in `tools` win if they have the same name. If
-        another agent uses `hooks`, this agent gets its own hooks that call the same handlers and listeners.
+        `cwd`, the folder that tools work in, defaults to the private folder of the branch, if it has one, else to the
+        current folder, and not to the folder in the session. With `snapshots`, the files of that folder are saved
+        before and after every tool call that may change them. Before every request, `tool_provider` is asked for more
+        tools; the tools in `tools` win if they have the same name. If another agent uses `hooks`, this agent gets its
+        own hooks that call the same handlers and listeners.
 
-        Raises `InvalidOperation` for wrong arguments, and `NotFound` or `NoModel` for a model that is not available.
+        Raises `InvalidOperation` for wrong arguments, `NotFound` or `NoModel` for a model that is not available, and
+        `SnapshotError` if the private folder cannot be used.
         """
         branch = resolve_branch(branch)
         by_name = resolve_tools(tools)
@@ -101,7 +104,7 @@ class Agent:
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
-        self.cwd = cwd or context.cwd or os.getcwd()
+        self.cwd = cwd or _open_private_folder(branch) or context.cwd or os.getcwd()
         self.confinement: Confinement | None = context.confinement
         self.permissions = permissions
         self.file_recorder = FileRecorder(self.settings.files, self.hooks) if snapshots else None
@@ -597,6 +600,11 @@ def _claim_hooks(hooks: Hooks) -> Hooks:
     own = hooks.derive(replace(hooks.context))
     own.listen(hooks.notify_listeners)
     return own
+
+
+def _open_private_folder(branch: Branch) -> str | None:
+    private = find_private_folder(branch.session.id, branch.name)
+    return None if private is None else open_private_folder(private)
 
 
 async def _notify_tool(on_session: OnSession, event: SessionChange, context: Any) -> None:
