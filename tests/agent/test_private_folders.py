@@ -111,9 +111,9 @@ async def test_undo_of_a_promotion_takes_the_merged_files_back(session: Session,
     (folder / "mine.txt").write_text("a person wrote this")
     await promote(session, "a")
     assert (folder / "shared.txt").read_text() == "a\n"
-    mover, plan = FileMover.find(session.head, SETTINGS, str(folder)), session.plan_undo()
+    mover = FileMover.find(session.head, SETTINGS, str(folder))
 
-    files = mover.plan_undo(plan.old_leaf, plan.new_leaf)
+    files = mover.plan_undo(session.plan_undo)
     session.undo()
     mover.restore(files)
 

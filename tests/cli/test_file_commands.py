@@ -121,6 +121,23 @@ def test_files_only_leaves_the_conversation(cli: Run, here: Path, talk: Path) ->
     assert sorted(path.name for path in here.iterdir()) == ["talk.jsonl", "talk.jsonl.lock"]
 
 
+def test_undo_reverts_a_restore_of_files_alone(cli: Run, fails: Run, here: Path, talk: Path) -> None:
+    place, leaf = get_prompt(talk, "Make it longer"), cli("log", str(talk), "--json")
+    (here / "poem").write_text("mine\n")
+    cli("navigate", str(talk), place, "--files-only", "--take", "poem")
+
+    preview = cli("undo", str(talk), "--files", "--dry-run")
+    assert preview.splitlines()[0] == "would undo the restore of files"
+    assert "change poem" in preview
+    assert json.loads(cli("undo", str(talk), "--files", "--dry-run", "--json"))["files"]["conflicts"] == []
+    undone = cli("undo", str(talk), "--files")
+
+    assert undone.splitlines() == ["undid the restore of files", "restored 2 files"]
+    assert (here / "poem").read_text() == "mine\n"
+    assert cli("log", str(talk), "--json") == leaf
+    assert "nothing to undo" in fails("undo", str(talk), "--files")
+
+
 def test_conflicts_are_kept_and_taken_by_name(cli: Run, fails: Run, here: Path, talk: Path) -> None:
     place = get_prompt(talk, "Make it longer")
     (here / "poem").write_text("mine")

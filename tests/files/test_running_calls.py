@@ -121,7 +121,7 @@ with st.open({str(tmp_path / "talk.jsonl")!r}) as session:
     assert found == ["[]\n", "[]\n"]
 
 
-def test_no_file_is_restored_while_another_process_runs_a_call(workspace: Workspace) -> None:
+def test_no_file_is_restored_while_an_agent_runs_a_call(workspace: Workspace) -> None:
     first = workspace.call(lambda: workspace.write("a", "1"))
     workspace.call(lambda: workspace.write("a", "2"))
     code = """
@@ -137,12 +137,15 @@ call.end()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "runs\n"
-        with pytest.raises(SnapshotError, match="a tool call of another process is running in"):
+        with pytest.raises(SnapshotError, match="a tool call is running in"):
             workspace.go(first)
         assert (workspace.folder / "a").read_text() == "2"
         other.communicate("")
 
     own = RunningCall(workspace.store, session="own", branch="main", place=None, before="0" * 40)
+    with pytest.raises(SnapshotError, match="a tool call is running in"):
+        workspace.go(first)
+    own.is_running = False  # it ended, but its result is not written yet
     workspace.go(first)
     own.end()
     assert (workspace.folder / "a").read_text() == "1"

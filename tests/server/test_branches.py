@@ -353,6 +353,22 @@ async def test_undo_and_switch_take_files_along(env: ServerEnv, client: httpx.As
     assert (again["files"], made.exists()) == (None, True)
 
 
+async def test_undo_reverts_a_restore_of_files_alone(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    with st.open(id) as session:
+        answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > made"})], "Done."]
+        agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(env.project), snapshots=True)
+        await agent.run("Make a file")
+    made = env.project / "made"
+    leaf = (await post(client, id, "navigate", to="root", files="files"))["leaf"]
+    assert not made.exists()
+
+    shown = await post(client, id, "undo", preview=True)
+    assert (shown["undone"], shown["files"]["filesOnly"]) == ("the restore of files", True)
+    undone = await post(client, id, "undo", files="both")
+
+    assert (undone["undone"], undone["leaf"], made.read_text()) == ("the restore of files", leaf, "1\n")
+
+
 async def test_a_merge_brings_the_files_of_a_private_folder(
     env: ServerEnv, client: httpx.AsyncClient, id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

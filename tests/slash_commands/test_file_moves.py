@@ -20,6 +20,7 @@ from sessiontree.hooks.events import Notice
 from sessiontree.ops.move_files import FileMover
 from sessiontree.session import Session
 from sessiontree.slash_commands.controller import SessionController
+from sessiontree.slash_commands.host import list_files_choices
 from tests.files.conftest import interrupt_restore
 from tests.slash_commands.conftest import FakeHost, ScriptedModels, ScriptedUser, make_scripted_model, record_events
 
@@ -253,6 +254,55 @@ async def test_files_only_keeps_the_conversation(session: Session, folder: Path)
     assert done.text == "Deleted 2 files."
     assert controller.branch.leaf == leaf
     assert not (folder / "a").exists()
+
+
+async def test_undo_reverts_a_restore_of_files_alone_with_the_conflicts_that_it_took(
+    session: Session, folder: Path
+) -> None:
+    controller = await start(session)
+    leaf, second = controller.branch.leaf, await find_second(controller)
+    (folder / "a").write_text("mine\n")
+    await controller.navigate(second, files="files", take=["a"])
+    assert (folder / "a").read_text() == "1\n"
+
+    done = await controller.submit("/undo --files-only")
+
+    assert done.text == "Restored 2 files."
+    assert controller.branch.leaf == leaf
+    assert (folder / "a").read_text() == "mine\n"
+    assert (folder / "b").exists()
+
+
+async def test_undo_reverts_a_restore_of_files_alone_before_an_earlier_move(session: Session, folder: Path) -> None:
+    person = ScriptedUser()
+    host = FakeHost()
+    controller = await start(session, ui=person, host=host)
+    second, end = await find_second(controller), controller.branch.leaf
+    await controller.navigate(second, files="both")
+    leaf = controller.branch.leaf
+    await controller.navigate(session.tree[end or ""], files="files")
+    assert (folder / "a").read_text() == "2\n"
+
+    plan = await controller.plan_undo_files()
+    assert list(list_files_choices(plan)) == ["Conversation", "Files only"]
+    await controller.submit("/undo --files")
+    assert ((folder / "a").read_text(), controller.branch.leaf) == ("1\n", leaf)
+    await controller.submit("/undo --files")
+    assert ((folder / "a").read_text(), controller.branch.leaf) == ("2\n", end)
+
+
+async def test_undo_of_a_switch_keeps_the_files_of_a_private_folder(session: Session, folder: Path) -> None:
+    controller = await start(session, call("echo own > a", "c3"), "Done.")
+    other = session.create_branch("other", current=False)
+    private = Path(create_branch_folder(other, str(folder), FileSettings()).path)
+    await controller.submit("/switch other")
+    await controller.submit("third")
+
+    await controller.submit("/undo --files")
+
+    assert controller.branch.name == "main"
+    assert (private / "a").read_text() == "own\n"
+    assert (folder / "a").read_text() == "2\n"
 
 
 async def test_switch_takes_the_files_of_the_branch_along(session: Session, folder: Path) -> None:

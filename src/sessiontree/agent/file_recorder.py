@@ -112,6 +112,8 @@ class FileRecorder:
         self._running += 1
         try:
             if self._running == 1:
+                if self._mark is not None:
+                    self._mark.is_running = True
                 is_noted, self._after = self._after is None, None
                 # A call that overlaps with an earlier one whose result is not written yet shares its record.
                 if is_noted or self._before is None:
@@ -134,6 +136,8 @@ class FileRecorder:
         """Take the snapshot after the calls. If it fails, they have no record."""
         self._after = await self._run(self._take_after, partial(self._report, asyncio.get_running_loop()))
         self._after_time = monotonic()
+        if self._mark is not None:
+            self._mark.is_running = False
         if self._after is None:
             self._before = None
             self._remove_mark()

@@ -359,14 +359,18 @@ def undo(
 ) -> None:
     """Undo the last navigation, switch, merge or promotion. Repeat to go further back.
 
-    With --files, the files from before the move come back too; add --dry-run to see them first.
+    With --files, the files from before the move come back too; add --dry-run to see them first. If the last move
+    restored only files, --files and --files-only undo that, and the conversation stays.
     """
     choice = choose_files(files, files_only, take, dry_run=dry_run, diff=diff)
     with edit_session(session) as opened:
-        before, plan = opened.heads.current, opened.plan_undo()
         mover = None if choice == "conversation" else find_files(opened.head)
-        file_plan = None if mover is None else mover.plan_undo(plan.old_leaf, plan.new_leaf).take(take)
+        file_plan = None if mover is None else mover.plan_undo(opened.plan_undo).take(take)
         restored = None
+        if mover is not None and file_plan is not None and file_plan.is_files_only:
+            print_undone_restore(file_plan, None if dry_run else mover.restore(file_plan), as_json, with_diff=diff)
+            return
+        before, plan = opened.heads.current, opened.plan_undo()
         if not dry_run:
             if choice != "files":
                 opened.undo(expected=plan)
@@ -383,6 +387,21 @@ def undo(
         print_plan(
             opened.tree, plan, as_json=as_json, on=on, files=shown, restored=restored, with_diff=diff, dry_run=dry_run
         )
+
+
+def print_undone_restore(plan: RestorePlan, restored: RestoreOutcome | None, as_json: bool, *, with_diff: bool) -> None:
+    """Print what undoing a restore of files alone did, or would do."""
+    from sessiontree.ops.move_files import UNDONE_RESTORE
+
+    if as_json:
+        done = encode_restore_plan(plan, with_diff=with_diff) if restored is None else encode_restored(restored)
+        echo_json({"undone": UNDONE_RESTORE, "files": done})
+    elif restored is None:
+        echo("would undo", UNDONE_RESTORE)
+        print_restore_plan(plan, with_diff=with_diff)
+    else:
+        echo("undid", UNDONE_RESTORE)
+        print_restored(restored)
 
 
 def encode_plan(plan: NavigatePlan) -> JsonObject:

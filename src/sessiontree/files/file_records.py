@@ -168,6 +168,16 @@ class FilesLog:
                 return record if is_match else None
         return None
 
+    def find_restore_of_files_only(self, branch: str, leaf: EntryId | None) -> FilesRecord | None:
+        """Return the restore that was the last change to the files of a branch, and moved no conversation."""
+        reverted = {record.undoes for record in self.records}
+        for record in reversed(self.records):
+            if record.branch != branch or record.undoes is not None or record.id in reverted:
+                continue
+            is_match = record.kind == "restore" and self._is_same_place(leaf, record.leaf)
+            return record if is_match else None
+        return None
+
     def _is_same_place(self, one: EntryId | None, other: EntryId | None) -> bool:
         if one is None or other is None or other not in self._tree:
             return one == other

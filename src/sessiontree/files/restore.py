@@ -33,7 +33,7 @@ from sessiontree.files.restore_plan import (
     read_version,
     read_version_for,
 )
-from sessiontree.files.running_calls import CALLS, has_calls_elsewhere, is_locked
+from sessiontree.files.running_calls import CALLS, has_running_calls, is_locked
 from sessiontree.files.snapshot_store import BlobReader, FileVersion, SnapshotStore, get_stores_folder
 from sessiontree.store.file_operations import close_quietly, discard, write_private
 
@@ -146,9 +146,8 @@ def _restore(
     with _hold_lock(store):
         if find_interrupted(store):
             raise SnapshotError(f"an earlier restore was interrupted; {HOW_TO_RECOVER} first")
-        if has_calls_elsewhere(store):
-            text = f"a tool call of another process is running in {store.folder}; retry when it is done"
-            raise SnapshotError(text)
+        if has_running_calls(store):
+            raise SnapshotError(f"a tool call is running in {store.folder}; retry when it is done")
         state = _include_current(snapshots, snapshots.take(), plan.changes)
         before = store.commit(
             state.tree,

@@ -82,6 +82,8 @@ class RestorePlan(Struct, frozen=True, kw_only=True):
     """The head of the branch when the plan was made."""
     undoes: EntryId | None = None
     """The record of the restore that this plan reverts."""
+    is_files_only: bool = False
+    """Whether the plan reverts a restore that moved no conversation, so that its undo moves none either."""
 
     @property
     def is_empty(self) -> bool:

@@ -28,12 +28,15 @@ from sessiontree.store.file_operations import close_quietly, discard
 CALLS = "calls"
 """The folder in a store with a file for each running call."""
 PARTIAL_SUFFIX = ".partial"
-_own_marks = set[str]()
+_own_marks = dict[str, "RunningCall"]()
 """The marks of this process. Their locks look like locks of another process."""
 
 
 class RunningCall:
     """The mark of the calls that run in this process. `end` removes it."""
+
+    is_running = True
+    """False between the end of the calls and their record."""
 
     def __init__(self, store: SnapshotStore, *, session: str, branch: str, place: EntryId | None, before: str) -> None:
         wire = {"folder": store.folder, "branch": branch, "place": place, "before": before}
@@ -46,7 +49,7 @@ class RunningCall:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             os.write(self._fd, json.dumps(wire).encode())
             os.rename(partial, self._path)
-            _own_marks.add(self._path)
+            _own_marks[self._path] = self
         except BaseException:
             discard(partial)
             close_quietly(self._fd)
@@ -54,7 +57,7 @@ class RunningCall:
 
     def end(self) -> None:
         discard(self._path)
-        _own_marks.discard(self._path)
+        _own_marks.pop(self._path, None)
         close_quietly(self._fd)
 
 
@@ -74,12 +77,16 @@ def has_interrupted_calls(store: SnapshotStore, session: str) -> bool:
     return bool(_list_marks(store, session))
 
 
-def has_calls_elsewhere(store: SnapshotStore) -> bool:
-    """Return whether another process runs a tool call in the folder."""
+def has_running_calls(store: SnapshotStore) -> bool:
+    """Return whether an agent of this or another process runs a tool call in the folder."""
     return any(
-        path not in _own_marks and is_locked(path) and (call := _read_mark(path)) and call.folder == store.folder
-        for path in _list_marks(store)
+        _is_running(path) and (call := _read_mark(path)) and call.folder == store.folder for path in _list_marks(store)
     )
+
+
+def _is_running(path: str) -> bool:
+    own = _own_marks.get(path)
+    return is_locked(path) if own is None else own.is_running
 
 
 def is_locked(path: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -15,6 +16,7 @@ from msgspec import structs
 
 from sessiontree.config import FileSettings
 from sessiontree.core.entries import Custom, EntryId
+from sessiontree.core.operation_plans import NavigatePlan
 from sessiontree.core.place_names import find_branch
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.files.file_records import FilesLog, list_folders
@@ -44,6 +46,8 @@ from sessiontree.store.file_operations import discard
 FilesChoice = Literal["conversation", "both", "files"]
 """What a move changes: the conversation, the conversation and the files, or the files only."""
 
+UNDONE_RESTORE = "the restore of files"
+"""What an undo names when it moves no conversation."""
 MAX_OTHERS = 5
 """Other sessions that a preview names."""
 
@@ -129,18 +133,32 @@ class FileMover:
         session = self.session
         name = find_branch(place, session.tree, session.heads) if isinstance(place, str) else None
         leaf = session.resolve_place(place)
-        if name is not None and any(find_private_folder(session.id, one) for one in (name, self.branch.name)):
+        if name is not None and self._has_private_folder(name, self.branch.name):
             return RestorePlan(folder="", start=None, place=leaf)  # each of the branches keeps its own files
         return self.plan(leaf)
 
-    def plan_undo(self, old_leaf: EntryId | None, new_leaf: EntryId | None) -> RestorePlan:
-        """Plan the files of an undo that moved from `old_leaf` back to `new_leaf`: revert the restore of the move."""
+    def plan_undo(self, plan_move: Callable[[], NavigatePlan]) -> RestorePlan:
+        """Plan the files of an undo: revert the restore of the move that `plan_move` undoes.
+
+        If the last restore moved no conversation, it is reverted first, and `is_files_only` is true.
+        """
         self.record_interrupted_calls()
-        store = self.store
-        restored = self.log.find_restore(self.branch.name, old_leaf, new_leaf)
-        if store is None or restored is None or not os.path.isdir(store.folder):
-            return self.plan(new_leaf)
+        store = self.store if self.store is not None and os.path.isdir(self.store.folder) else None
+        alone = self.log.find_restore_of_files_only(self.branch.name, self.branch.leaf)
+        if store is not None and alone is not None:
+            plan = self._complete_plan(plan_undo(store, alone))
+            if not plan.is_empty and plan.missing is None:
+                return structs.replace(plan, is_files_only=True)
+        move, undone = plan_move(), self.session.heads.undoable
+        if undone is not None and undone.switched and self._has_private_folder(undone.branch, self.branch.name):
+            return RestorePlan(folder="", start=None, place=move.new_leaf)  # each of the branches keeps its own files
+        restored = self.log.find_restore(self.branch.name, move.old_leaf, move.new_leaf)
+        if store is None or restored is None:
+            return self.plan(move.new_leaf)
         return self._complete_plan(plan_undo(store, restored))
+
+    def _has_private_folder(self, *branches: str) -> bool:
+        return any(find_private_folder(self.session.id, branch) is not None for branch in branches)
 
     def _build_missing_plan(self, start: EntryId | None, place: EntryId | None) -> RestorePlan:
         if self.store is not None:

@@ -53,7 +53,7 @@ from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.compare_files import FilesComparison, compare_files
 from sessiontree.ops.fork import ForkOutcome, fork_session
-from sessiontree.ops.move_files import FileMover, FilesChoice, restore_after_move
+from sessiontree.ops.move_files import UNDONE_RESTORE, FileMover, FilesChoice, restore_after_move
 from sessiontree.ops.navigate import (
     MoveGuard,
     NavigateOutcome,
@@ -441,8 +441,7 @@ class SessionController:
 
     async def plan_undo_files(self) -> RestorePlan:
         """Plan to restore the files from before the last move: the preview of `undo` with files."""
-        plan = self._plan_undo()
-        return await self._plan_restore(lambda mover: mover.plan_undo(plan.old_leaf, plan.new_leaf))
+        return await self._plan_restore(lambda mover: mover.plan_undo(self._plan_undo))
 
     async def diff_files(self, plan: RestorePlan) -> str:
         """Return what a plan would change on disk, as a unified diff."""
@@ -515,15 +514,19 @@ class SessionController:
         return name
 
     async def undo(self, *, files: FilesChoice = "conversation", take: Collection[str] = ()) -> NavigateOutcome:
-        """Undo the last move or switch. `files` and `take` are those of `navigate`."""
-        self.ensure_idle()
-        plan = self._plan_undo()
+        """Undo the last move or switch. `files` and `take` are those of `navigate`.
 
-        def undo() -> Branch:
-            self.session.undo(expected=plan)
-            return self.session.head
+        With files, a restore that moved no conversation is undone first.
+        """
+        self.ensure_idle()
 
         async def move() -> NavigateOutcome:
+            plan = self._plan_undo()
+
+            def undo() -> Branch:
+                self.session.undo(expected=plan)
+                return self.session.head
+
             outcome = await self._change_branch(structs.replace(plan, abandoned=()), undo)
             return structs.replace(outcome, undo_description=plan.undo_description)
 
@@ -548,11 +551,12 @@ class SessionController:
             return await move()
         mover = await self._find_files()
         plan = (await plan_files()).take(take)
-        if files == "files":
+        if files == "files" or plan.is_files_only:
             leaf = self.branch.leaf
             with self.begin_move():
                 restored = await asyncio.to_thread(mover.restore, plan)
-            return NavigateOutcome(old_leaf=leaf, new_leaf=leaf, files=restored)
+            undone = UNDONE_RESTORE if plan.is_files_only else None
+            return NavigateOutcome(old_leaf=leaf, new_leaf=leaf, files=restored, undo_description=undone)
         outcome = await move()
         if outcome.cancelled:
             return outcome

@@ -32,6 +32,11 @@ FILES_CHOICES: dict[str, FilesChoice] = {
 }
 
 
+def list_files_choices(plan: RestorePlan) -> dict[str, FilesChoice]:
+    """Return what a user can choose to move, by label. What reverts a restore of files alone moves no conversation."""
+    return {label: choice for label, choice in FILES_CHOICES.items() if choice != "both" or not plan.is_files_only}
+
+
 class FilesAnswer(Struct, frozen=True, kw_only=True):
     """What the user wants to move, and the conflicts to restore as well."""
 
@@ -83,8 +88,9 @@ class HeadlessHost:
         return None
 
     async def choose_files(self, controller: SessionController, plan: RestorePlan) -> FilesAnswer | None:
-        answer = await controller.ui.select(f"{FILES_QUESTION} {plan.summary}", tuple(FILES_CHOICES))
-        return None if answer is None else FilesAnswer(files=FILES_CHOICES[answer])
+        choices = list_files_choices(plan)
+        answer = await controller.ui.select(f"{FILES_QUESTION} {plan.summary}", tuple(choices))
+        return None if answer is None else FilesAnswer(files=choices[answer])
 
     async def choose_branch(self, session: Session) -> Branch:
         return session.head

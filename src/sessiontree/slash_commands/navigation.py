@@ -19,6 +19,7 @@ from sessiontree.files.restore_plan import RestorePlan
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.move_files import UNDONE_RESTORE
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
 from sessiontree.slash_commands.controller import SessionController
 from sessiontree.slash_commands.formatting import draw_tree, format_id, format_table, make_excerpt
@@ -189,7 +190,7 @@ async def _run_undo(controller: SessionController, args: Sequence[str]) -> Comma
     if files is None:
         return CommandOutcome()
     outcome = await controller.undo(files=files.files, take=files.take)
-    if outcome.cancelled or files.files == "files":
+    if outcome.cancelled or outcome.undo_description in (None, UNDONE_RESTORE):
         return format_move(outcome)
     text = f"Undid {outcome.undo_description}; {controller.branch.name} is at {format_id(outcome.new_leaf)}"
     return CommandOutcome(text="\n".join(filter(None, [text, format_files(outcome.files)])))

@@ -164,6 +164,23 @@ def test_undo_offers_the_files_of_the_place_before(serve: Serve, visit: Visit, s
     assert (folder / "added").exists()
 
 
+def test_undo_offers_a_restore_of_files_alone(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
+    leaf = session.head.leaf
+    page = ask_to_go(visit, serve(), session)
+    choose(page, "Files only")
+    submit(page, "2 files restored, 1 file deleted")
+
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector("dialog >> text=What should move?")
+    options = page.get_by_label("What should move?").locator("option").all_inner_texts()
+    choose(page, "Files only")
+    submit(page, "3 files restored")
+
+    assert options == ["Conversation", "Files only"]
+    assert read_leaf(session) == leaf
+    assert (folder / "poem").read_text() == "two\n"
+
+
 def test_undo_asks_nothing_if_no_file_differs(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
     leaf = session.head.leaf
     page = ask_to_go(visit, serve(), session)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 
 from sessiontree.config import load_config
+from sessiontree.core.operation_plans import NavigatePlan
 from sessiontree.core.place_names import BRANCH_PREFIX, check_branch_name, find_branch
 from sessiontree.errors import InvalidOperation
 from sessiontree.files.file_history import read_restore_diff
@@ -25,7 +26,7 @@ from sessiontree.ops import navigate as navigating
 from sessiontree.ops.compare_files import FilesComparison, compare_files, encode_files_comparison
 from sessiontree.ops.merge import MergeOutcome, cherry_pick, find_other_branches, merge, promote
 from sessiontree.ops.merge_files import remove_branch_folders
-from sessiontree.ops.move_files import FileMover
+from sessiontree.ops.move_files import UNDONE_RESTORE, FileMover
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, RunContext, WriteContext
@@ -139,19 +140,21 @@ def undo(
     if request.needs_files:
         call.check_can_run()
     with call.write_session(id) as opened:
-        session, move = opened.session, opened.session.heads.undoable
-        for branch in () if move is None else move.moved_branches:
+        session, last_move = opened.session, opened.session.heads.undoable
+        for branch in () if last_move is None else last_move.moved_branches:
             call.state.check_idle(opened, branch)
-        plan = session.plan_undo()
-        files = _move_with_files(
-            session,
-            request,
-            lambda mover: mover.plan_undo(plan.old_leaf, plan.new_leaf),
-            lambda: session.undo(expected=plan),
-        )
-        answer = schemas.UndoResponse(
-            current=session.heads.current, leaf=opened.leaf, undone=plan.undo_description or "", files=files
-        )
+        plans: list[NavigatePlan] = []
+
+        def plan_move() -> NavigatePlan:
+            plans.append(session.plan_undo())
+            return plans[0]
+
+        def move() -> None:
+            session.undo(expected=plans[0] if plans else plan_move())
+
+        files = _move_with_files(session, request, lambda mover: mover.plan_undo(plan_move), move)
+        undone = plans[0].undo_description if plans else UNDONE_RESTORE
+        answer = schemas.UndoResponse(current=session.heads.current, leaf=opened.leaf, undone=undone or "", files=files)
         return JsonResponse(answer, at=opened)
 
 
@@ -169,7 +172,7 @@ def _move_with_files(
     plan = plan_files(mover).take(request.take)
     if request.preview:
         return _build_file_moves(plan, diff=_read_diff(plan) if request.diff else None)
-    if request.files == "both":
+    if request.files == "both" and not plan.is_files_only:
         move()
         mover.branch = session.head
     return _build_file_moves(plan, mover.restore(plan))
@@ -330,7 +333,9 @@ def _build_file_moves(
         schemas.FileMove(path=item.path, action="keep", reason=item.reason, can_take=item.can_take)
         for item in conflicts
     ]
-    return schemas.FileMoves(paths=paths, missing=plan.missing, others=list(plan.others), diff=diff)
+    return schemas.FileMoves(
+        paths=paths, missing=plan.missing, others=list(plan.others), files_only=plan.is_files_only, diff=diff
+    )
 
 
 @router.post("/fork", **describe_route(schemas.ForkResponse, status=201, request=schemas.ForkRequest, allow_empty=True))

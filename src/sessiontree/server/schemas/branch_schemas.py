@@ -115,6 +115,8 @@ class FileMoves(ResponseModel, frozen=True, kw_only=True):
     """Why the files of the place are not known."""
     others: list[str] = []
     """Other sessions and branches that work in the folder."""
+    files_only: bool = False
+    """Only of an undo: it reverts a restore that moved no conversation, so the conversation stays."""
     diff: str | None = None
 
 

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import SessionTreeError
 from sessiontree.files.restore_plan import PathConflict, PathRestore, RestorePlan
-from sessiontree.slash_commands.host import FILES_CHOICES, FILES_QUESTION, FilesAnswer
+from sessiontree.slash_commands.host import FILES_QUESTION, FilesAnswer, list_files_choices
 from sessiontree.tui.screens.dialogs import Dialog, PageDialog
 from sessiontree.tui.widgets.controls import SafeStatic
 
@@ -50,11 +50,12 @@ class FilesDialog(Dialog[FilesAnswer]):
     def __init__(self, plan: RestorePlan, read_diff: Callable[[], Awaitable[str]]) -> None:
         super().__init__(FILES_QUESTION)
         self._plan = plan
+        self._files_choices = list_files_choices(plan)
         self._read_diff = read_diff
         self._taken: set[str] = set()
 
     def compose_question(self) -> ComposeResult:
-        yield OptionList(*FILES_CHOICES, id="choices", markup=False)
+        yield OptionList(*self._files_choices, id="choices", markup=False)
         yield SafeStatic(self._plan.summary, classes="summary")
         yield OptionList(*self._build_rows(), id="paths", markup=False)
         if self._plan.others:
@@ -110,7 +111,7 @@ class FilesDialog(Dialog[FilesAnswer]):
 
     def action_accept(self) -> None:
         row = self._choices.highlighted
-        files = list(FILES_CHOICES.values())[row or 0]
+        files = list(self._files_choices.values())[row or 0]
         taken = () if files == "conversation" else tuple(sorted(self._taken))
         self.dismiss(FilesAnswer(files=files, take=taken))
 

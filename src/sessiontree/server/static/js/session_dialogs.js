@@ -123,7 +123,7 @@ export class SessionDialogs {
     lines.push(...conflicts.filter(({ canTake }) => !canTake).map(({ path, reason }) => `keep ${path} (${reason})`));
     lines.push(...files.others.map((other) => `${other} also changed files here`));
     return [
-      { name: "files", label: "What should move?", kind: "choice", value: "conversation", options: FILES_CHOICES, help: describeFiles(files, PLANNED) },
+      { name: "files", label: "What should move?", kind: "choice", value: "conversation", options: files.filesOnly ? FILES_CHOICES.filter(([value]) => value !== "both") : FILES_CHOICES, help: describeFiles(files, PLANNED) },
       { name: "paths", kind: "lines", lines },
       ...conflicts
         .filter(({ canTake }) => canTake)
