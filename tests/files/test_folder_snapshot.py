@@ -95,6 +95,54 @@ def test_ignore_rules_above_the_folder_are_followed(folder: Path) -> None:
     assert list_paths(workspace, workspace.take().tree) == {"a.txt", "other"}
 
 
+RULES = (
+    "/packages/*/dist/",
+    "packages/**/cache",
+    "**/tmp/",
+    "packages/o?e/[a-c]x",
+    "packages/[!x]ne/y\\*",
+    "packages/one/deep/**",
+    "!packages/one/deep/kept",
+    "packages/two/*",
+    "packages/[z-a]/b",
+    "#packages/one/a",
+    "*.log\r",
+    "!/packages/*/important.log",
+)
+
+
+@pytest.mark.parametrize(
+    "rules", [RULES, ("*", "!packages", "!one"), ("packages/*", "!packages/one", "x"), ("/other/**",)]
+)
+def test_patterns_above_the_folder_mean_what_git_takes_them_for(folder: Path, rules: tuple[str, ...]) -> None:
+    run_git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("\n".join(rules))
+    names = "a dist/x deep/dist/x cache/x deep/y/cache tmp/x deep/tmp/x ax dx y* yy deep/kept a.log important.log x"
+    for name in names.split():
+        path = folder / "packages/one" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    shown = run_git(folder, "ls-files", "-z", "-o", "--exclude-standard", "packages/one").split("\0")[:-1]
+
+    workspace = Workspace(folder / "packages/one")
+
+    assert list_paths(workspace, workspace.take().tree) == {name.removeprefix("packages/one/") for name in shown}
+
+
+@pytest.mark.parametrize("rules", ["*", "/packages/", "packages/one", "packages/**", "one/\n!packages/one/a"])
+def test_rules_that_ignore_the_folder_itself_do_not_hide_its_files(folder: Path, rules: str) -> None:
+    """Otherwise an agent in such a folder would have empty snapshots, and nobody would know."""
+    run_git(folder, "init", "-q")
+    (folder / ".gitignore").write_text(rules)
+    (folder / "packages/one").mkdir(parents=True)
+    workspace = Workspace(folder / "packages/one")
+    workspace.write(".gitignore", "*.log\n")
+    workspace.write("a", "1")
+    workspace.write("b.log", "1")
+
+    assert list_paths(workspace, workspace.take().tree) == {".gitignore", "a"}
+
+
 def test_a_file_that_the_project_tracks_although_it_is_ignored_belongs_to_the_snapshot(folder: Path) -> None:
     run_git(folder, "init", "-q")
     (folder / ".gitignore").write_text("*.gen\n")
