@@ -33,7 +33,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> WorkDatabase:
 def queue(database: WorkDatabase) -> Iterator[JobQueue]:
     queue = JobQueue(database)
     yield queue
-    database.run(lambda connection: [connection.execute(f"DELETE FROM {{t}}{table}") for table in ("job", "worker")])
+    database.run(
+        lambda connection: [connection.execute(f"DELETE FROM {{t}}{table}") for table in ("job", "answer", "worker")]
+    )
     database.close()
 
 

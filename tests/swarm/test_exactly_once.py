@@ -135,3 +135,19 @@ def test_the_end_of_a_job_adds_nothing_that_other_agents_of_a_database_wait_for(
         assert again.heads.heads["side"] == done.id
         assert (again.heads.current, again.head.path()[-1].text) == ("main", "Hello")
         assert not again.problems
+
+
+def test_new_entries_are_not_looked_for_in_the_lines_before_the_loaded_ones(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    with st.create(file=file) as long:
+        long.extend([st.user(f"{count} " + "x" * 2000) for count in range(400)])
+    session = open_session(str(file))
+    head = session.heads.leaf
+    assert session.tree.is_partial
+    read = JsonlStore.read_backward
+    JsonlStore.read_backward = None  # type: ignore[assignment,method-assign]
+    try:
+        session.append(st.user("Go on."), branch="main", expected=head)
+    finally:
+        JsonlStore.read_backward = read  # type: ignore[method-assign]
+    assert session.tree.is_partial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -291,3 +292,40 @@ def test_a_swarm_without_a_session_id_belongs_to_its_session(session: Session) -
 def test_a_session_without_swarms_lists_none() -> None:
     assert list_swarms(st.memory()) == []
     assert SwarmTracker(st.memory()).read().swarms == {}
+
+
+async def test_the_state_of_a_swarm_is_read_from_its_creation_on(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    with st.create(file=file) as long:
+        for number in range(40):
+            long.extend([st.user(f"{number} {count} " + "x" * 200) for count in range(100)])
+        long.append(st.Compaction(summary="Much was said.", first_kept=long.head.leaf, tokens_before=9))
+        swarm = Swarm(long, "crowd", "Do it", model=build_model())
+        status = await swarm.run()
+
+    with st.open(file) as session:
+        state = SwarmJournal(session, swarm.id).state
+        assert (state.status, len(state.agents)) == ("completed", 2)
+        assert Swarm.open(session, swarm.id).status() == status
+        assert session.tree.is_partial
+        assert Swarm.open(session, "crowd").status() == status  # by its name
+        session.tree.load()
+        assert SwarmJournal(session, swarm.id).state.build_status(None, session.id) == status
+        assert list_swarms(session) == [status]
+
+
+async def test_a_tracked_swarm_stays_the_same_when_earlier_entries_are_loaded(tmp_path: Path) -> None:
+    file = tmp_path / "long.jsonl"
+    with st.create(file=file) as long:
+        long.extend([st.user(f"{count} " + "x" * 2000) for count in range(400)])
+        long.append(st.Compaction(summary="Much was said.", first_kept=long.head.leaf, tokens_before=9))
+        swarm = Swarm(long, "crowd", "Do it", model=build_model())
+        await swarm.run()
+
+    with st.open(file) as session:
+        journal = SwarmJournal(session, swarm.id)
+        turns = [agent.turns for agent in journal.state.agents.values()]
+        assert turns == [1, 1]
+        session.tree.load()
+        session.append(st.user("one more"))
+        assert [agent.turns for agent in journal.state.agents.values()] == turns

@@ -231,6 +231,11 @@ class Tree:
         if self._earlier is not None:
             self._earlier.load_to(None)
 
+    def load_more(self) -> None:
+        """Load a block of the entries before a partial tree."""
+        if self._earlier is not None:
+            self._earlier.load_more()
+
     def has_loaded(self, id: EntryId) -> bool:
         """Return whether an entry is in the tree, without loading earlier ones."""
         return id in self._by_id

@@ -162,6 +162,10 @@ class SessionState:
             self._load_whole()
             return self.tree.has_loaded(id)
 
+    def note_absent(self, ids: Iterable[EntryId]) -> None:
+        """Note that no entry before the first loaded one has these ids, so that nobody looks for them there."""
+        self._absent_ids.update(ids)
+
     def check_heads(self, heads: Iterable[EntryId | None]) -> None:
         """Check that heads before the first loaded entry can be read. If one cannot, load all lines."""
         if not self.is_partial or self.missing_heads.isdisjoint(heads):

@@ -39,7 +39,7 @@ class SwarmJournal:
     def __init__(self, session: Session, id: str) -> None:
         self.session = session
         self.id = id
-        self._tracker = SwarmTracker(session)
+        self._tracker = SwarmTracker(session, id)
         self._last_record: Entry | None = None
         """The last record that this journal wrote."""
         self._next_refresh: asyncio.Task[object] | None = None

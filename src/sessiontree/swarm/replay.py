@@ -7,6 +7,7 @@ nothing.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 
 from msgspec import Struct, field
 
@@ -33,6 +34,7 @@ from sessiontree.core.messages import (
     sum_usage,
 )
 from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.core.tree import Tree
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
 from sessiontree.swarm.records import (
@@ -446,28 +448,63 @@ class TrackedSwarm(Struct):
 
 
 class SwarmTracker:
-    """Tracks all swarms of a session, by id, as entries are added."""
+    """Tracks the swarms of a session, by id, as entries are added."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, swarm: str | None = None) -> None:
+        """Track all swarms. With `swarm`, only this one is sure to be complete: earlier entries may stay unread."""
         self.session = session
         self.swarms: dict[str, TrackedSwarm] = {}
+        self._only = swarm
         self._agents_by_branch: dict[str, tuple[TrackedSwarm, TrackedAgent]] = {}
         """The swarm and agent that use a branch."""
-        self._read_count = 0
+        self._tree: Tree | None = None
+        """The tree whose entries were applied."""
+        self._read_end = 0
+        """The position after the last entry that was applied."""
         self._lock = threading.Lock()
 
     def read(self) -> SwarmTracker:
         """Apply entries that were added since the last call."""
         with self._lock:
-            items = self.session.tree.items
-            new = items[self._read_count :]
-            self._read_count += len(new)
-            for item in new:
+            tree = self.session.tree
+            if tree is not self._tree:  # the first call, or the session was loaded again
+                self.swarms, self._agents_by_branch = {}, {}
+                self._read_end = self._find_start(tree)
+                self._tree = tree
+            items, starts = tree.table
+            count = len(starts)  # another thread may be adding items
+            for item in items[bisect_left(starts, self._read_end, hi=count) : count]:
+                self._read_end += len(item) if isinstance(item, Chain) else 1
                 if isinstance(item, Chain) and item.branch not in self._agents_by_branch:
                     continue
                 for entry in iter_entries((item,)):
                     self._apply_entry(entry)
         return self
+
+    def _find_start(self, tree: Tree) -> int:
+        """Return the position of the entry that created the only swarm, or that of the first entry of the session."""
+        searched: int | None = None
+        while self._only is not None:
+            items, starts = tree.table
+            for item, start in zip(items, [*starts], strict=False):
+                if start == searched:
+                    break
+                if isinstance(item, Entry) and self._creates_swarm(item):
+                    return start
+            searched = starts[0] if starts else None
+            if not tree.is_partial:
+                break
+            tree.load_more()
+        tree.load()
+        _, starts = tree.table
+        return starts[0] if starts else 0
+
+    def _creates_swarm(self, entry: Entry) -> bool:
+        if entry.type != "custom" or entry.custom_type != SWARM_RECORD_TYPE:
+            return False
+        body = entry.decode()
+        record = read_record(body) if isinstance(body, Custom) else None
+        return isinstance(record, CreatedRecord) and record.swarm == self._only
 
     def _apply_entry(self, entry: Entry) -> None:
         if entry.is_head_record:

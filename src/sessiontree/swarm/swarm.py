@@ -210,7 +210,7 @@ class Swarm:
         out of `tools`. The stored system prompt and thinking level apply unless you pass others. With
         `override_saved`, agents use exactly what you pass, whatever is stored.
         """
-        swarms = SwarmTracker(session).read().swarms
+        swarms = SwarmTracker(session, id).read().swarms  # reads the whole session if it has no swarm with this id
         named = [key for key, state in swarms.items() if state.created.name == id]
         if id not in swarms and not named:
             raise NotFound("swarm", id, f"swarms: {', '.join(swarms) or 'none'}")

@@ -106,10 +106,13 @@ class IdempotentSession(Session):
 
     def _assign_ids(self, bodies: Iterable[Body | Item], place: EntryId | None) -> list[Item]:
         items = [body if isinstance(body, Item) else Item(body) for body in bodies]
-        named: list[Item] = []
+        state, named = self._load(), list[Item]()
+        is_after_loaded = place is not None and state.tree.has_loaded(place)
         for item in items:
             content = msgspec.json.encode([item.body, item.extra], order="deterministic", enc_hook=str)
             place = item.id or sha256(f"{self._job_id}\0{place}\0".encode() + content).hexdigest()[:16]
+            if is_after_loaded and item.id is None:
+                state.note_absent([place])  # it is written after the place that it is computed from, or not at all
             named.append(item._replace(id=place))
         return named
 
