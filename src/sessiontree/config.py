@@ -199,6 +199,15 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     compaction: CompactionOverride = CompactionOverride()
 
 
+class ProviderLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of one provider for all workers that share a work database."""
+
+    concurrent: Count | None = None
+    """Calls of its models at the same time."""
+    per_minute: Count | None = None
+    """Calls of its models that begin within a minute."""
+
+
 class AppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the terminal app."""
 
@@ -242,6 +251,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mcp: McpSettings = McpSettings()
     models: dict[str, ModelSettings] = {}
     """Settings of models, by `provider:model`."""
+    limits: dict[str, ProviderLimits] = {}
+    """Limits of providers for all workers together, by the name of the provider."""
     app: AppSettings = AppSettings()
     servers: dict[str, ModelServerSettings] = {}
     """Model servers by name. `/login` adds them."""
@@ -316,7 +327,12 @@ def build_config(path: str, table: dict[str, Any]) -> Config:
     """Build the configuration from the content of a file. Raises `ConfigError`."""
     # Tables with free names are converted one by one: only then does an error message contain the name.
     table = dict(table)
-    for name, kind in (("models", ModelSettings), ("servers", ModelServerSettings), ("keys", str | list[str])):
+    for name, kind in (
+        ("models", ModelSettings),
+        ("limits", ProviderLimits),
+        ("servers", ModelServerSettings),
+        ("keys", str | list[str]),
+    ):
         named_tables = table.get(name)
         if is_object(named_tables):
             table[name] = {

@@ -222,6 +222,25 @@ def test_jobs_of_the_first_release_are_taken_over(kind: str, tmp_path: Path, req
         running.migrate()
 
 
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+def test_tables_of_the_first_version_get_the_later_ones(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    where = str(tmp_path / "w.db") if kind == "file" else request.getfixturevalue("server").new_database()
+    database = WorkDatabase(where)
+    database.migrate()
+    queue = JobQueue(database)
+    submit(queue, "w/1/x")
+    for table in ("provider", "call", "reply"):
+        database.execute(f"DROP TABLE {{t}}{table}")
+    database.execute("DELETE FROM {t}step WHERE number > 1")
+
+    database.migrate()
+
+    assert queue.find_active("w/") == "w/1/x"
+    assert database.query("SELECT count(*) FROM {t}reply")[0][0] == 0
+
+
 def test_tables_of_a_newer_version_are_refused(database: WorkDatabase) -> None:
     database.execute("INSERT INTO {t}step VALUES (99)")
     try:

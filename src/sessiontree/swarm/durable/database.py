@@ -1,8 +1,8 @@
-"""The database of durable swarms: jobs, stored answers of models, and workers.
+"""The work database: jobs, stored answers of models, workers, model calls, and replies of servers.
 
 It is a SQLite file in the home folder for one machine, or PostgreSQL for several. It contains only JSON, never code.
-Statements are written once for both: `:name` is a parameter, `{t}` the prefix of tables, `{now}` the time of the
-database in seconds, and `{ids}` a query of the values in the JSON list `:ids`.
+Statements are written once for both: `:name` is a parameter, `{t}` the prefix of tables, `{i}` that of indexes, `{now}`
+the time of the database in seconds, and `{ids}` a query of the values in the JSON list `:ids`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from sessiontree.swarm.agent_runner import SwarmJob
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
 
-VERSION = 1
-"""Version of the tables and of the requests in them."""
 FILE_NAME = "work.db"
 SCHEMA = "sessiontree_work"
 """The schema of the tables in PostgreSQL."""
@@ -48,10 +46,27 @@ TABLES = (
     id text PRIMARY KEY, host text NOT NULL, home text NOT NULL, concurrency integer NOT NULL,
     seen double precision NOT NULL, lease double precision NOT NULL)""",
     "CREATE TABLE {t}step (number integer PRIMARY KEY)",
-    f"INSERT INTO {{t}}step VALUES ({VERSION})",
 )
+SHARED_TABLES = (
+    "CREATE TABLE {t}provider (name text PRIMARY KEY)",
+    """CREATE TABLE {t}call (
+    id text PRIMARY KEY, provider text NOT NULL, worker text NOT NULL, began double precision NOT NULL,
+    ended double precision)""",
+    "CREATE INDEX {i}call_provider ON {t}call (provider, began)",
+    """CREATE TABLE {t}reply (
+    owner text NOT NULL, key text NOT NULL, request text NOT NULL, reply text, seen double precision NOT NULL,
+    PRIMARY KEY (owner, key))""",
+)
+STEPS = (TABLES, SHARED_TABLES)
+"""The statements of each version of the tables. Never change one; add another."""
+VERSION = len(STEPS)
+"""Version of the tables and of the requests in them."""
 _SCHEMA_LOCK_KEY = 0x73_74_77_6F_72_6B
 T = TypeVar("T")
+
+
+class TablesMissing(StoreError):
+    """The tables are missing or outdated, and this role may not create them."""
 
 
 class WorkConnection:
@@ -77,12 +92,14 @@ def _translate(statement: str, is_file: bool) -> Any:
             now="((julianday('now') - 2440587.5) * 86400.0)",
             ids="SELECT value FROM json_each(:ids)",
             skip="",
+            i="work_",
         )
     text = statement.format(
         t=f"{SCHEMA}.",
         now="extract(epoch FROM clock_timestamp())::double precision",
         ids="SELECT jsonb_array_elements_text(CAST(:ids AS jsonb))",
         skip="FOR UPDATE SKIP LOCKED",
+        i="",
     )
     return re.sub(r"(?<!:):([a-z]+)", r"%(\1)s", text).encode()
 
@@ -150,10 +167,9 @@ class WorkDatabase:
                     self.run(self._create_tables)
             except OSError as error:
                 raise StoreError(self.display_name, format_os_error(error)) from error
-        elif not self.has_tables():
+        elif self.run(self._count_steps) < VERSION:
             self._postgres.run(self._create_schema)
-        (number,) = self.query("SELECT max(number) FROM {t}step")[0]
-        if number > VERSION:
+        if self.run(self._count_steps) > VERSION:
             raise StoreError(self.display_name, "the job tables were created by a newer version of sessiontree")
 
     def _create_schema(self, connection: Connection) -> None:
@@ -168,15 +184,25 @@ class WorkDatabase:
             if getattr(error, "sqlstate", None) != "42501":
                 raise
             reason = "the job tables are missing or outdated, and this role may not create them"
-            raise StoreError(self.display_name, f"{reason}: {format_driver_error(error)}") from error
+            raise TablesMissing(self.display_name, f"{reason}: {format_driver_error(error)}") from error
 
     def _create_tables(self, connection: WorkConnection) -> None:
-        if self.find_table(connection, "job"):
-            return
-        _check_old_workers(self, connection)
-        for statement in TABLES:
-            connection.execute(statement)
-        _take_over_old_jobs(self, connection)
+        """Run the steps that the database lacks."""
+        done = self._count_steps(connection)
+        if done == 0:
+            _check_old_workers(self, connection)
+        for number in range(done + 1, VERSION + 1):
+            for statement in STEPS[number - 1]:
+                connection.execute(statement)
+            connection.execute("INSERT INTO {t}step VALUES (:number)", number=number)
+        if done == 0:
+            _take_over_old_jobs(self, connection)
+
+    def _count_steps(self, connection: WorkConnection) -> int:
+        """Return the version of the tables; 0 if there are none, or if this role may not read them."""
+        if not self.find_table(connection, "step"):
+            return 0
+        return connection.query("SELECT max(number) FROM {t}step")[0][0]
 
     def has_tables(self) -> bool:
         """Return whether the tables exist and this role may read them. Raises `StoreError`."""

@@ -13,11 +13,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import NoReturn, TypeAlias
 
+from sessiontree.config import ProviderLimits, load_config
 from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeToolCall
@@ -35,6 +36,7 @@ from sessiontree.swarm.durable.job_queue import (
     WorkerRound,
     build_home_id,
 )
+from sessiontree.swarm.durable.provider_limits import CallCounter, ProviderGate
 from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.swarm import Swarm
 
@@ -87,15 +89,20 @@ class DurableWorker:
         database: str | None = None,
         concurrency: int = 4,
         lease: float = LEASE,
+        limits: Mapping[str, ProviderLimits] | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`report` is called with log lines."""
+        """`limits` has the limits of providers, which all workers of the database share; by default those of the
+        configuration. `report` is called with log lines."""
         self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._open_swarm = open_swarm
         self._concurrency = concurrency
         self._lease = lease
         self._database = WorkDatabase(database)
         self._queue = JobQueue(self._database)
+        self._gate = ProviderGate(
+            CallCounter(self._database), self.id, load_config().limits if limits is None else limits
+        )
         self._report = report
         self._jobs: dict[str, _ActiveJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -254,9 +261,12 @@ class DurableWorker:
             lambda: self._exit_without_lease(f"another worker took over the job {id}"),
         )
 
+        def is_unwanted() -> bool:
+            return self._stopping.is_set() or active.is_unwanted
+
         async def check_before_request() -> None:
             await self._wait_for_fresh_round()
-            if self._stopping.is_set() or active.is_unwanted:
+            if is_unwanted():
                 raise asyncio.CancelledError
 
         async def check_before_call(event: BeforeToolCall, context: object) -> None:
@@ -266,7 +276,7 @@ class DurableWorker:
             return session.branch(journal.state.agents[job.agent].branch)
 
         def wrap_model(model: Model) -> Model:
-            return StoringModel(model, get_branch, answers, check_before_request)
+            return StoringModel(self._gate.wrap(model, is_unwanted), get_branch, answers, check_before_request)
 
         hooks.on(BeforeToolCall, check_before_call, source="the worker's lease")
         try:
