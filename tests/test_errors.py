@@ -45,6 +45,7 @@ from sessiontree.ops.summarize import SummaryFailed
 from sessiontree.session.state import NeedsEarlierLines
 from sessiontree.store.base import FenceRaised
 from sessiontree.swarm.budget_enforcement import BudgetExhausted
+from sessiontree.swarm.durable.database import TablesMissing
 from sessiontree.swarm.scheduler import SwarmFailed
 
 ONE_OF_EACH = [
@@ -60,6 +61,7 @@ ONE_OF_EACH = [
     LockTimeout("a.jsonl.lock", 30.0, 4711, True),
     OutcomeUnknown("a.jsonl", "the line was lost"),
     FenceRaised("postgresql://host/db", "another worker writes for job 1 now"),
+    TablesMissing("postgresql://host/db", "the job tables are missing, and this role may not create them"),
     UnsavedMessages(StoreError("a.jsonl", "no space"), [{"role": "assistant"}], "/tmp/unsaved.jsonl"),
     SandboxUnavailable("bubblewrap is not installed"),
     OversizedLine("a.jsonl", "too long"),

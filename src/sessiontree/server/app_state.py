@@ -35,6 +35,7 @@ from sessiontree.server.jobs.export_jobs import ExportJobs
 from sessiontree.server.jobs.job_registry import AgentLoop, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import SwarmJobs
 from sessiontree.server.live_events import StreamRegistry
+from sessiontree.server.reply_store import ReplyStore
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.response_content import encode_json
 from sessiontree.server.schemas import MAX_PAGE_SIZE, RequestModel
@@ -124,6 +125,7 @@ class AppState:
         self.streams = StreamRegistry(self.limits)
         self.audit = AuditLog()
         self.answers = AnswerCache()
+        self.replies = ReplyStore()
         self.is_closing = False
         self.readiness = ReadinessCheck()
         self.response_counts: Counter[int] = Counter()
@@ -194,6 +196,7 @@ class AppState:
         self.begin_shutdown()
         self.exports.close()
         await asyncio.to_thread(self.audit.close)
+        await asyncio.to_thread(self.replies.close)
         await self.jobs.close()
         await self._close_sessions(self.sessions.remove_idle(everything=True))
         self.agent_loop.close()

@@ -13,14 +13,14 @@ import hashlib
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from sessiontree.core.sanitize import escape_line
-from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.errors import NotFound, SessionTreeError, StoreError
 from sessiontree.server.app_state import TOKEN_KEY, AppState
 from sessiontree.server.audit_log import build_event
 from sessiontree.server.auth import (
@@ -33,6 +33,7 @@ from sessiontree.server.auth import (
     sign_in,
 )
 from sessiontree.server.http_errors import INTERNAL_ERROR, ApiError, convert_error
+from sessiontree.server.reply_store import ReplyStore, StoredResponse
 from sessiontree.server.request_checks import (
     Headers,
     RateLimiter,
@@ -45,18 +46,14 @@ from sessiontree.server.request_checks import (
 
 MAX_STORED_RESPONSES = 1000
 """The number of responses cached for idempotency keys, in the memory of this process."""
+RENEW_SECONDS = 10.0
+"""Seconds between two renewals of the claim of a key."""
+POLL_SECONDS = 0.2
+"""Seconds between two looks for the reply of another server."""
 MAX_STORED_BYTES = 32 << 20
 MAX_KEY_LENGTH = 200
 RETRYABLE_STATUSES = (408, 412, 429)
 """Errors after which a client may send the same request with the same key again."""
-
-
-class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A complete response."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
-    body: bytes
 
 
 class _CachedRequest(Struct):
@@ -76,10 +73,12 @@ def compute_fingerprint(*parts: bytes) -> bytes:
 class IdempotencyCache:
     """Responses to requests with an idempotency key, by token. For one event loop.
 
-    A repeated request gets the same response and is not run again, also while the first one is still running.
+    A repeated request gets the same response and is not run again, also while the first one is still running, after a
+    restart, or at another server with the same `ReplyStore`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replies: ReplyStore | None = None) -> None:
+        self._replies = replies
         self._requests: OrderedDict[tuple[str, bytes], _CachedRequest] = OrderedDict()
         self._size = 0
 
@@ -97,7 +96,7 @@ class IdempotencyCache:
         cached = _CachedRequest(request, asyncio.get_running_loop().create_future())
         self._requests[owner, key] = cached
         try:
-            reply = await run_request()
+            reply, is_replay = await self._run_shared(owner, key, request, run_request)
         except BaseException as error:
             self._forget(owner, key)
             if not cached.response.done():
@@ -113,7 +112,53 @@ class IdempotencyCache:
             cached.size = len(reply.body)
             self._size += cached.size
             self._evict()
+        return reply, is_replay
+
+    async def _run_shared(
+        self, owner: str, key: bytes, request: bytes, run_request: Callable[[], Awaitable[StoredResponse]]
+    ) -> tuple[StoredResponse, bool]:
+        """Run a request unless another server did, and store its reply. Return whether the reply was stored before."""
+        replies = self._replies
+        if replies is None:
+            return await run_request(), False
+        while (claim := await asyncio.to_thread(replies.claim, owner, key, request)).state == "running":
+            await asyncio.sleep(POLL_SECONDS)
+        if claim.state == "reused":
+            raise ApiError(422, "another request used this idempotency key", code="key_reused")
+        if claim.state == "lost":
+            raise ApiError(
+                409,
+                "the server stopped while it handled the first request with this key: check whether it was done, then "
+                "use another key",
+                code="unknown_outcome",
+            )
+        if claim.reply is not None:
+            return claim.reply, True
+        renewal = asyncio.create_task(self._renew(replies, owner, key))
+        try:
+            reply = await run_request()
+        except Exception:
+            await self._try_to(replies.drop, owner, key)
+            raise
+        finally:
+            renewal.cancel()
+        if reply.status >= 500 or reply.status in RETRYABLE_STATUSES:
+            await self._try_to(replies.drop, owner, key)
+        else:
+            await self._try_to(replies.store, owner, key, reply)
         return reply, False
+
+    async def _renew(self, replies: ReplyStore, owner: str, key: bytes) -> None:
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            await self._try_to(replies.renew, owner, key)
+
+    async def _try_to(self, function: Callable[..., None], *values: Any) -> None:
+        """Call a function of the store. If it fails, the request was done all the same, and this server knows it."""
+        try:
+            await asyncio.to_thread(function, *values)
+        except StoreError as error:
+            log.warning("the answer to an idempotency key is not shared: %s", escape_line(str(error)))
 
     def _forget(self, owner: str, key: bytes) -> None:
         cached = self._requests.pop((owner, key), None)
@@ -169,7 +214,7 @@ class RequestMiddleware:
     def __init__(self, app: App, state: AppState) -> None:
         self._app = app
         self._state = state
-        self._idempotency_cache = IdempotencyCache()
+        self._idempotency_cache = IdempotencyCache(state.replies)
         self._rate_limiters: dict[str, RateLimiter] = {}
         self._active_requests = 0
 
