@@ -18,6 +18,7 @@ from sessiontree.library.foreign_continue import continue_session, list_targets,
 from sessiontree.library.foreign_import import import_sessions
 from tests.interop.conformance import (
     FIXTURES,
+    Plain,
     describe_context,
     list_fixtures,
     load_expected,
@@ -80,16 +81,20 @@ def write_lines(path: Path, *records: object) -> Path:
     return path
 
 
-def write_codex_lines(path: Path, *lines: tuple[str, dict[str, object]]) -> Path:
+def write_codex_lines(path: Path, *lines: tuple[str, Plain]) -> Path:
     """Write a rollout as older versions do, without ordinals and ids of items."""
-    facts = {"id": "01a1ebbf-0001-7226-8d8f-16ad91b7584a", "timestamp": "2026-01-02T00:00:00Z", "cwd": "/project"}
+    facts: Plain = {
+        "id": "01a1ebbf-0001-7226-8d8f-16ad91b7584a",
+        "timestamp": "2026-01-02T00:00:00Z",
+        "cwd": "/project",
+    }
     stamp = "2026-01-02T00:00:01Z"
     found = [("session_meta", facts), *lines]
     records = [{"timestamp": stamp, "type": kind, "payload": payload} for kind, payload in found]
     return write_lines(path / f"rollout-2026-01-02T00-00-00-{facts['id']}.jsonl", *records)
 
 
-def build_item(role: str, text: str, **fields: str) -> tuple[str, dict[str, object]]:
+def build_item(role: str, text: str, **fields: str) -> tuple[str, Plain]:
     kind = "input_text" if role == "user" else "output_text"
     return "response_item", {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **fields}
 
@@ -159,8 +164,8 @@ def test_codex_continues_before_a_compaction(tmp_path: Path) -> None:
 
 
 def test_claude_continues_at_an_answer_of_several_lines(tmp_path: Path) -> None:
-    def build_line(uuid: str, parent: str | None, kind: str, content: object, **message: str) -> dict[str, object]:
-        line = {"type": kind, "uuid": uuid, "parentUuid": parent, "timestamp": "2026-01-02T00:00:01Z"}
+    def build_line(uuid: str, parent: str | None, kind: str, content: object, **message: str) -> Plain:
+        line: Plain = {"type": kind, "uuid": uuid, "parentUuid": parent, "timestamp": "2026-01-02T00:00:01Z"}
         return {**line, "sessionId": "s1", "message": {"role": kind, "content": content, **message}}
 
     note = {"type": "progress", "uuid": "n1", "parentUuid": None, "timestamp": "2026-01-02T00:00:00Z"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
+from sessiontree.core.messages import sum_usage
 from sessiontree.errors import NotFound
 from sessiontree.interop.originals import read_originals
 from sessiontree.library.foreign_import import ImportResult, import_sessions, list_importable
@@ -121,6 +122,88 @@ def test_a_file_that_the_program_rewrote_is_kept_as_it_is_now(tmp_path: Path) ->
 
     bodies = (entry.body for entry in st.open(REWIND.stem).tree)
     assert read_originals(bodies)[str(file)] == file.read_bytes()
+
+
+def write_chat(path: Path, *records: object) -> None:
+    header = {"sessionId": "0f1e2d3c-4b5a-4697-8877-665544332211", "projectHash": "h", "kind": "main"}
+    path.write_text("".join(json.dumps(record) + "\n" for record in (header, *records)))
+
+
+def build_message(id: str, kind: str, text: str, **fields: object) -> dict[str, object]:
+    stamp = "2026-01-02T09:30:00.000Z"
+    return {"id": id, "timestamp": stamp, "type": kind, "content": text, "model": "g", **fields}
+
+
+def test_an_answer_that_was_imported_while_it_was_written_is_completed(tmp_path: Path) -> None:
+    path = tmp_path / "session-1.jsonl"
+    response = {"functionResponse": {"id": "c1", "name": "ls", "response": {"output": "a.txt"}}}
+    call: dict[str, object] = {"id": "c1", "name": "ls", "args": {}, "status": "success", "result": [response]}
+    begun = [build_message("q1", "user", "What is here?"), build_message("a1", "gemini", "I look.")]
+    done = [build_message("a1", "gemini", "I look.", toolCalls=[call]), build_message("a2", "gemini", "One file.")]
+    write_chat(path, *begun)
+    [first] = bring_in(path)
+    write_chat(path, *begun, *done)
+
+    states = [result.state for _ in range(2) for result in bring_in(path)]
+
+    assert states == ["updated", "same"]
+    imported, original = st.open(str(first.target)), st.open(str(path))
+    assert [entry.role for entry in imported.tree.path(imported.heads.leaf)] == [
+        "user",
+        "assistant",
+        "toolResult",
+        "assistant",
+    ]
+    assert imported.context().to_llm() == original.context().to_llm()
+    assert original.id == imported.id
+
+
+def test_what_was_continued_here_stays_below_the_answer_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "session-1.jsonl"
+    question = build_message("q1", "user", "Why?")
+    write_chat(path, question, build_message("a1", "gemini", "Beca"))
+    [result] = bring_in(path)
+    with st.open(str(result.target)) as session:
+        session.append(st.user("Ours"))
+    write_chat(path, question, build_message("a1", "gemini", "Because."), build_message("q2", "user", "Theirs"))
+
+    bring_in(path)
+
+    session = st.open(str(result.target))
+    texts = {
+        name: [entry.text for entry in session.tree.path(leaf) if entry.role]
+        for name, leaf in session.heads.heads.items()
+    }
+    assert texts == {"main": ["Why?", "Beca", "Ours"], "main-gemini": ["Why?", "Because.", "Theirs"]}
+
+
+def test_bookkeeping_that_was_added_is_kept_too(tmp_path: Path) -> None:
+    path = tmp_path / REWIND.name
+    shutil.copy(REWIND, path)
+    bring_in(path)
+    with path.open("a") as opened:
+        opened.write(json.dumps({"type": "mode", "mode": "normal", "sessionId": REWIND.stem}) + "\n")
+
+    states = [result.state for _ in range(2) for result in bring_in(path)]
+
+    assert states == ["same", "same"]
+    session = st.open(REWIND.stem)
+    pieces = [entry for entry in session.tree if entry.type == "original"]
+    assert len(pieces) == 2
+    assert read_originals(entry.decode() for entry in pieces)[str(path)] == path.read_bytes()
+
+
+def test_the_cost_that_a_program_notes_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / REWIND.name
+    for cost in (1.5, 2.0, 2.0):
+        noted = json.dumps({"type": "cost-state", "totalCostUSD": cost, "sessionId": REWIND.stem})
+        path.write_text(f"{REWIND.read_text()}{noted}\n")
+        bring_in(path)
+
+    session = st.open(REWIND.stem)
+    bodies = [entry.body for entry in session.tree if entry.type == "usage"]
+    sums = [sum_usage(body.usage) for body in bodies if isinstance(body, st.Usage)]
+    assert [used.cost for used in sums if used is not None] == [1.5, 0.5]
 
 
 def test_all_sessions_of_a_program_are_imported(home: Path) -> None:

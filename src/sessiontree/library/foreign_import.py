@@ -20,12 +20,13 @@ from sessiontree.core.entries import HEAD_RECORD, Custom, EntryId, JsonObject, O
 from sessiontree.core.place_names import find_free_name
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.format.codec import read_head, read_header, write_entry
-from sessiontree.format.json_line import NotJson, read_object
+from sessiontree.format.json_line import read_object
 from sessiontree.interop.base import Conversation, ForeignFormat
 from sessiontree.interop.formats import FORMATS, find_format
 from sessiontree.interop.originals import build_originals, decode_piece
 from sessiontree.library import catalog
 from sessiontree.library.folder_repository import get_sources
+from sessiontree.library.foreign_changes import ConversationChanges
 from sessiontree.library.foreign_files import detect_file, find_related_files, read_conversations, split_conversation
 from sessiontree.library.locations import open_repository
 from sessiontree.library.repository import Progress, Repository
@@ -228,7 +229,7 @@ class _Importer:
         except NotFound:
             lines = self._conversation.lines
             count = lines.count_entries()
-            for line in self._build_originals({}):
+            for line in self._build_originals({}, self._conversation.heads):
                 lines.append(line)
             store.create(lines)
             return self._build_result("imported", count)
@@ -243,10 +244,13 @@ class _Importer:
             if entry.type == "original" and isinstance(body := entry.decode(), Original):
                 kept[body.file] = body
                 heads = heads if body.heads is None else body.heads
-        new = [line for line in islice(self._conversation.lines, 1, None) if self._is_new(session, line)]
-        if not new and heads == self._conversation.heads:
+        changes = ConversationChanges(session.tree, islice(self._conversation.lines, 1, None), self._conversation.heads)
+        new = changes.lines
+        if not new and heads == changes.heads:
+            if self._has_grown(kept):
+                session.store.append(list(self._build_originals(kept, changes.heads)), after=cursor)
             return self._build_result("same", 0)
-        final = self._merge_heads(session, heads)
+        final = self._merge_heads(session, heads, changes.heads)
         record = {"current": session.heads.current, "heads": final, "archived": sorted(session.heads.archived)}
         leaf = final.get(session.heads.current)
         stamp = session.header.timestamp if not new else read_head(new[-1]).timestamp
@@ -258,21 +262,24 @@ class _Importer:
             timestamp=timestamp,
             branch=session.heads.current,
         ).raw
-        session.store.append([*new, *self._build_originals(kept), head_line], after=cursor)
+        session.store.append([*new, *self._build_originals(kept, changes.heads), head_line], after=cursor)
         return self._build_result("updated", len(new))
 
-    def _is_new(self, session: Session, line: bytes) -> bool:
-        """Return whether a line is an entry that the session does not have. Heads are merged, not copied."""
-        try:
-            head = read_head(line)
-        except NotJson:
-            return False
-        return head.custom_type != HEAD_RECORD and isinstance(head.id, str) and head.id not in session.tree
+    def _has_grown(self, kept: dict[str, Original]) -> bool:
+        """Return whether a file has another size than its bytes that the session has."""
+        original = self._conversation.original
+        for name in self._files:
+            size = _get_size(name) if original is None or name != self._source else len(original)
+            if name in kept and size != kept[name].offset + kept[name].size:
+                return True
+        return False
 
-    def _merge_heads(self, session: Session, before: JsonObject) -> dict[str, EntryId | None]:
+    def _merge_heads(
+        self, session: Session, before: JsonObject, after: dict[str, EntryId | None]
+    ) -> dict[str, EntryId | None]:
         """Return where all branches are: moved by the other program, unless they were continued here."""
         heads = dict(session.heads.heads)
-        for name, leaf in self._conversation.heads.items():
+        for name, leaf in after.items():
             if before.get(name) == leaf and name in before:
                 continue
             if name not in heads or heads[name] == before.get(name):
@@ -284,9 +291,8 @@ class _Importer:
             heads[own] = leaf
         return heads
 
-    def _build_originals(self, kept: dict[str, Original]) -> Iterator[bytes]:
+    def _build_originals(self, kept: dict[str, Original], heads: dict[str, EntryId | None]) -> Iterator[bytes]:
         """Yield the lines that keep the bytes of the files. `kept` are the last pieces that the session has of them."""
-        heads = self._conversation.heads
         leaf = next(iter(heads.values()), None)
         found = read_head(self._conversation.lines[-1]).timestamp
         for name in (*(name for name in self._files if name != self._source), self._source):
