@@ -33,6 +33,7 @@ from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import FormatError, InvalidOperation
 from sessiontree.format.codec import STARTING_CALL, read_body, write_entry, write_header
 from sessiontree.format.json_line import LINE_LIMIT, NotJson, read_object
+from sessiontree.interop.json_array import split_array
 from sessiontree.interop.resume import ResumableSession, ResumeRequest
 
 HEAD_SIZE = 1 << 16
@@ -125,9 +126,21 @@ class ForeignFile(Protocol):
         """Return where the lines of its conversation go, which can be as long as the file."""
         ...
 
+    def iter_blocks(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, in pieces."""
+        ...
+
+    def iter_objects(self) -> Iterator[bytes]:
+        """Yield the objects in the array that the file is, or its only object, as JSON. Raises `FormatError`."""
+        return split_array(self.name, self.iter_blocks())
+
     def read_document(self) -> Any:
         """Return the whole file as one JSON value. Raises `FormatError`."""
-        ...
+        data = b"".join(self.iter_blocks())
+        value = read_json(data)
+        if value is None:
+            raise FormatError(self.name, "not valid JSON")
+        return value
 
     def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
         """Yield the rows of a database table whose columns have these values, in the order of `rowid`.
@@ -161,11 +174,8 @@ class MemoryFile(ForeignFile):
     def create_line_buffer(self) -> LineBuffer:
         return LineBuffer()
 
-    def read_document(self) -> Any:
-        value = read_json(self._content)
-        if value is None:
-            raise FormatError(self.name, "not valid JSON")
-        return value
+    def iter_blocks(self) -> Iterator[bytes]:
+        yield self._content
 
     def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
         for row in self._tables.get(table, ()):

@@ -5,7 +5,6 @@ A node has a message or none, a parent and children. Edited prompts and regenera
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +20,7 @@ from sessiontree.interop.base import (
     ForeignFile,
     ForeignFormat,
     get_object,
+    read_json,
 )
 from sessiontree.interop.foreign_branches import divide_branches, order_parents_first
 
@@ -39,20 +39,25 @@ def detect(head: FileHead) -> bool:
 
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
     """Yield every conversation of an export."""
-    document = file.read_document()
-    listed = document if is_list(document) else [document]
-    found = [item for item in listed if is_object(item) and is_object(item.get("mapping"))]
-    if not found:
-        raise FormatError(file.name, "no conversation of ChatGPT")
-    for item in found:
-        yield _TreeReader(item).build()
+    is_found, unread = False, 0
+    for data in file.iter_objects():
+        item = read_json(data)
+        unread += item is None
+        if is_object(item) and is_object(item.get("mapping")):
+            is_found = True
+            yield _TreeReader(item, data).build()
+    if unread or not is_found:
+        raise FormatError(
+            file.name, f"{unread} conversations are not valid JSON" if unread else "no conversation of ChatGPT"
+        )
 
 
 class _TreeReader:
     """Builds the tree of one conversation."""
 
-    def __init__(self, conversation: JsonObject) -> None:
+    def __init__(self, conversation: JsonObject, original: bytes) -> None:
         self._conversation = conversation
+        self._original = original
         id = conversation.get("conversation_id", conversation.get("id"))
         self._builder = ConversationBuilder(NAME, coerce_string(id), started=conversation.get("create_time"))
         self._builder.title = coerce_string(conversation.get("title")) or None
@@ -97,8 +102,7 @@ class _TreeReader:
         for id in order:
             heads[branches[id]] = self._ends[id]
         heads[MAIN] = self._ends.get(current)
-        original = json.dumps(self._conversation, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        return self._builder.build(heads, original=original)
+        return self._builder.build(heads, original=self._original)
 
     def _get_role(self, id: str | None) -> str | None:
         message = get_object(self._nodes.get(id or ""), "message")

@@ -5,7 +5,6 @@ Newer exports name the parent of each message, so edited prompts are branches. O
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 
@@ -20,6 +19,7 @@ from sessiontree.interop.base import (
     FileHead,
     ForeignFile,
     ForeignFormat,
+    read_json,
 )
 from sessiontree.interop.foreign_branches import divide_branches, order_parents_first
 
@@ -37,20 +37,25 @@ def detect(head: FileHead) -> bool:
 
 def read(file: ForeignFile, related: Sequence[ForeignFile]) -> Iterator[Conversation]:
     """Yield every conversation of an export."""
-    document = file.read_document()
-    listed = document if is_list(document) else [document]
-    found = [item for item in listed if is_object(item) and is_list(item.get("chat_messages"))]
-    if not found:
-        raise FormatError(file.name, "no conversation of Claude.ai")
-    for item in found:
-        yield _ConversationReader(item).build()
+    is_found, unread = False, 0
+    for data in file.iter_objects():
+        item = read_json(data)
+        unread += item is None
+        if is_object(item) and is_list(item.get("chat_messages")):
+            is_found = True
+            yield _ConversationReader(item, data).build()
+    if unread or not is_found:
+        raise FormatError(
+            file.name, f"{unread} conversations are not valid JSON" if unread else "no conversation of Claude.ai"
+        )
 
 
 class _ConversationReader:
     """Builds the tree of one conversation."""
 
-    def __init__(self, conversation: JsonObject) -> None:
+    def __init__(self, conversation: JsonObject, original: bytes) -> None:
         self._conversation = conversation
+        self._original = original
         id = coerce_string(conversation.get("uuid"))
         self._builder = ConversationBuilder(NAME, id, started=conversation.get("created_at"))
         self._builder.title = coerce_string(conversation.get("name")) or None
@@ -91,8 +96,7 @@ class _ConversationReader:
             parent = None if above is None else ends.get(above)
             heads[branches[id]] = ends[id] = self._add_message(id, parent, branches[id])
         heads[MAIN] = ends.get(current)
-        original = json.dumps(self._conversation, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        return self._builder.build(heads, original=original)
+        return self._builder.build(heads, original=self._original)
 
     def _add_message(self, id: str, parent: EntryId | None, branch: str) -> EntryId | None:
         """Add a message, and return the last entry. An answer with results inside becomes several entries."""

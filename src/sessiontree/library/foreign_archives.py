@@ -14,6 +14,7 @@ from sessiontree.regular_file import open_regular_file
 from sessiontree.store.file_operations import format_os_error
 
 ZIP_MAGIC = b"PK\x03\x04"
+BLOCK_SIZE = 1 << 18
 MAX_MEMBERS = 100_000
 """How many files an archive can have. The images of an export are files too."""
 _ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
@@ -33,12 +34,31 @@ def read_archive(path: str, format: ForeignFormat, max_size: int) -> Iterator[Co
     """Yield the conversations of all files of a format in an archive. Raises `FormatError` and `StoreError`."""
     with _open_archive(path) as archive:
         for name, found in _iter_members(archive):
-            if found.name != format.name:
-                continue
-            data = _read_member(archive, name, max_size + 1)
-            if len(data) > max_size:
-                raise FormatError(path, f"{name} is longer than {max_size >> 20} MiB")
-            yield from format.read(MemoryFile(f"{path}/{name}", data), [])
+            if found.name == format.name:
+                yield from format.read(_MemberFile(archive, name, path, max_size), [])
+
+
+class _MemberFile(MemoryFile):
+    """A file in an archive, unpacked while it is read."""
+
+    def __init__(self, archive: zipfile.ZipFile, member: str, path: str, max_size: int) -> None:
+        super().__init__(f"{path}/{member}")
+        self._archive = archive
+        self._member = member
+        self._path = path
+        self._max_size = max_size
+
+    def iter_blocks(self) -> Iterator[bytes]:
+        size = 0
+        with self._archive.open(self._member) as member:
+            while block := member.read(BLOCK_SIZE):
+                size += len(block)
+                if size > self._max_size:
+                    raise FormatError(self._path, f"{self._member} is longer than {self._max_size >> 20} MiB")
+                yield block
+
+    def iter_placed_lines(self) -> Iterator[tuple[int, bytes]]:
+        return MemoryFile(self.name, b"".join(self.iter_blocks())).iter_placed_lines()
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from sessiontree.interop.base import (
     ForeignFile,
     ForeignFormat,
     LineBuffer,
-    read_json,
 )
 from sessiontree.interop.formats import detect_format
 from sessiontree.library.foreign_archives import ZIP_MAGIC, detect_archive, read_archive
@@ -88,15 +87,15 @@ class DiskFile(ForeignFile):
     def create_line_buffer(self) -> LineBuffer:
         return SpooledLines()
 
-    def read_document(self) -> Any:
+    def iter_blocks(self) -> Iterator[bytes]:
         with _open(self.name) as file:
-            data = file.read(MAX_DOCUMENT + 1)
-        if len(data) > MAX_DOCUMENT:
+            while block := file.read(BLOCK_SIZE):
+                yield block
+
+    def read_document(self) -> Any:
+        if os.path.getsize(self.name) > MAX_DOCUMENT:
             raise FormatError(self.name, f"longer than {MAX_DOCUMENT >> 20} MiB")
-        value = read_json(data)
-        if value is None:
-            raise FormatError(self.name, "not valid JSON")
-        return value
+        return super().read_document()
 
     def iter_rows(self, table: str, **equal: str | int) -> Iterator[JsonObject]:
         if self._database is None:
