@@ -2,6 +2,9 @@
 
 import asyncio
 import base64
+import contextlib
+import gc
+import os
 import re
 from pathlib import Path
 
@@ -37,6 +40,7 @@ from sessiontree.model.providers import ModelTarget
 from sessiontree.model.request_images import MAX_IMAGE_BYTES
 from tests.model.fake_server import Answer, FakeServer, calls, cut, fail, overflow, slow
 from tests.model.requests import HELLO, collect_failure
+from tests.waiting import wait_until
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 READ = ToolSpec(name="read", description="Reads a file", parameters={"type": "object", "properties": {}})
@@ -169,6 +173,33 @@ async def test_a_model_works_in_several_event_loops() -> None:
             return asyncio.run(complete(asked, HELLO))["content"][0]["text"]
 
         assert [await asyncio.to_thread(ask), await asyncio.to_thread(ask)] == ["One.", "Two."]
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+async def test_an_event_loop_that_ends_closes_the_connections_of_the_model() -> None:
+    with FakeServer(["One."] * 4) as server:
+        asked = make_model(server)
+        for _ in range(4):
+            before = count_sockets()
+            await asyncio.to_thread(lambda: asyncio.run(complete(asked, HELLO)))
+            await wait_until(lambda before=before: count_sockets() <= before)  # the server closes its end later
+
+
+async def test_a_model_that_is_no_longer_used_closes_its_connections() -> None:
+    with FakeServer(["One."]) as server:
+        before = count_sockets()
+        await complete(make_model(server), HELLO)
+
+        gc.collect()
+        await wait_until(lambda: count_sockets() <= before)
+
+
+def count_sockets() -> int:
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # a thread of the server has closed it
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return count
 
 
 # Cancelling

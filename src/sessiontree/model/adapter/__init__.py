@@ -7,10 +7,10 @@ and `error_mapping` converts exceptions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import httpx2
 from pydantic_ai.direct import model_request_stream
@@ -58,16 +58,17 @@ class ProviderModel:
         self._target = target
         self._settings = ModelSettings() if settings is None else settings
         # A connection belongs to the event loop that opened it.
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PydanticModel] = WeakKeyDictionary()
-        self._unused: PydanticModel | None = _create_model(target, self._settings)
-        self._info = _build_info(target, self._settings, self._unused)
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[PydanticModel, AsyncGenerator[None]]] = {}
+        """For each loop, the model and the generator that closes its connections."""
+        self._unused: _NewModel | None = _create_model(target, self._settings)
+        self._info = _build_info(target, self._settings, self._unused.model)
 
     @property
     def info(self) -> ModelInfo:
         return self._info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        model, has_started = self._get_loop_model(), False
+        model, has_started = await self._get_loop_model(), False
         try:
             async with model_request_stream(
                 model,
@@ -102,53 +103,78 @@ class ProviderModel:
             settings["cache"] = True  # other providers cache by default
         return settings
 
-    def _get_loop_model(self) -> PydanticModel:
+    async def _get_loop_model(self) -> PydanticModel:
         loop = asyncio.get_running_loop()
-        model = self._by_loop.get(loop)
-        if model is None:
-            model = self._by_loop[loop] = self._unused or _create_model(self._target, self._settings)
-            self._unused = None
-        return model
+        if loop in self._by_loop:
+            return self._by_loop[loop][0]
+        for other in [*self._by_loop]:
+            if other.is_closed():
+                self._by_loop.pop(other, None)
+        new = self._unused or _create_model(self._target, self._settings)
+        self._unused = None
+        connections = _keep_connections(new)
+        self._by_loop[loop] = new.model, connections
+        await anext(connections)
+        return new.model
 
 
-def _create_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel:
+class _NewModel(NamedTuple):
+    model: PydanticModel
+    client: httpx2.AsyncClient | None
+    """The client for a server on this machine, which the provider does not close."""
+
+
+async def _keep_connections(new: _NewModel) -> AsyncGenerator[None]:
+    """Close the connections of a model at the end.
+
+    An event loop closes a generator when the loop ends, and when the generator is garbage collected.
+    """
+    async with new.model, contextlib.AsyncExitStack() as stack:
+        if new.client is not None:
+            stack.push_async_callback(new.client.aclose)
+        yield
+
+
+def _create_model(target: ModelTarget, settings: ModelSettings) -> _NewModel:
     name = target.provider
+    client = _create_local_client(target)
+    options: Any = {} if target.base_url is None else {"base_url": target.base_url}
+    if client is not None:
+        options["http_client"] = client
     try:
         if (
             target.api == ApiKind.OPENAI_COMPATIBLE
             and target.base_url is not None
             and name not in OWN_PROTOCOL_PROVIDERS
         ):
-            return _create_compatible_model(target, settings)
+            return _NewModel(_create_compatible_model(target, settings, options), client)
 
         def build_provider(_: str) -> Provider[Any]:
             provider_class: Any = infer_provider_class(name)
-            return provider_class(api_key=target.key, **_build_address_options(target))
+            return provider_class(api_key=target.key, **options)
 
-        return infer_model(f"{name}:{target.model}", build_provider)
+        return _NewModel(infer_model(f"{name}:{target.model}", build_provider), client)
     except (ImportError, ValueError, UserError) as error:
         raise ModelError(f"{name}:{target.model}", "unavailable", clean_sentence(str(error))) from error
 
 
-def _create_compatible_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel:
+def _create_compatible_model(target: ModelTarget, settings: ModelSettings, options: Any) -> PydanticModel:
     """Create a model for a server that supports OpenAI chat completions."""
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    provider = OpenAICompatibleProvider(target.provider, api_key=target.key or "none", **_build_address_options(target))
+    provider = OpenAICompatibleProvider(target.provider, api_key=target.key or "none", **options)
     profile: Any = {"openai_chat_supports_max_completion_tokens": target.provider == "openai"}
     if settings.thinking is not None:
         profile["supports_thinking"] = settings.thinking
     return OpenAIChatModel(target.model, provider=provider, profile=profile)
 
 
-def _build_address_options(target: ModelTarget) -> Any:
-    if target.base_url is None:
-        return {}
-    if target.provider in ("anthropic", "google", "groq", "mistral") or not _is_local_address(target.base_url):
-        return {"base_url": target.base_url}
-    # Do not send requests to this machine through a proxy.
-    return {"base_url": target.base_url, "http_client": httpx2.AsyncClient(trust_env=False, timeout=TIMEOUT)}
+def _create_local_client(target: ModelTarget) -> httpx2.AsyncClient | None:
+    """Create a client that sends requests to a server on this machine without a proxy; `None` for other servers."""
+    if target.base_url is None or target.provider in ("anthropic", "google", "groq", "mistral"):
+        return None
+    return httpx2.AsyncClient(trust_env=False, timeout=TIMEOUT) if _is_local_address(target.base_url) else None
 
 
 def _is_local_address(url: str) -> bool:
