@@ -117,6 +117,34 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda s: st.compare("auth", ["main"]),
         "compare needs a session, not str; open one with st.open",
     ),
+    "an entry instead of its body": (
+        lambda s: s.append(s.append(st.user("x"))),
+        "not Entry; to append a copy, write entry.body",
+    ),
+    "a number as a query": (
+        lambda s: st.search(3),
+        'a query is text such as "cache role:user", not int',
+    ),
+    "negative tokens": (
+        lambda s: s.append(st.assistant("x", usage={"input": -5})),
+        'usage has "input": -5; use numbers from 0, as in {"input": 10, "output": 5, "cost": 0.01}',
+    ),
+    "a negative cost": (
+        lambda s: s.append(st.assistant("x", usage={"cost": -0.1})),
+        'usage has "cost": -0.1; use numbers from 0',
+    ),
+    "a value as the result of a tool": (
+        lambda s: s.append(st.tool_result("c1", "read", {"lines": 3})),
+        "a content block has no type; the content of a toolResult message is text, or a list of st.Text(text) and ",
+    ),
+    "a message of Gemini with content instead of parts": (
+        lambda s: st.from_gemini([{"role": "user", "content": "x"}]),
+        "contents[0].parts: expected a list of parts, not nothing",
+    ),
+    "run_sync with a function that was not called": (
+        lambda s: st.run_sync(s.head.navigate),
+        "run_sync takes an operation that is async, such as st.run_sync(branch.navigate(place)), not method",
+    ),
     # agents
     "a session in place of a tree": (
         lambda s: st.explain(s, s.head.leaf),
@@ -197,6 +225,18 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list of handlers in place of hooks": (
         lambda s: st.Agent(s, script(), hooks=[print]),
         "hooks is an st.Hooks, not [<built-in function print>] (list)",
+    ),
+    "a word that is no thinking level": (
+        lambda s: st.Agent(s, script(), thinking="very"),
+        "thinking is one of off, minimal, low, medium, high, xhigh, not 'very' (str)",
+    ),
+    "a number as the folder": (
+        lambda s: st.Agent(s, script(), cwd=3),
+        "cwd is the path of a folder, not 3 (int)",
+    ),
+    "a word in place of permissions": (
+        lambda s: st.Agent(s, script(), permissions="allow-all"),
+        "permissions is an st.Permissions, not 'allow-all' (str)",
     ),
     "a dictionary in place of settings": (
         lambda s: st.Agent(s, script(), settings={"model": "x"}),

@@ -18,6 +18,7 @@ from weakref import finalize
 from sessiontree.agent.agent_input import (
     build_prompt_message,
     check_agent_options,
+    check_thinking_level,
     resolve_branch,
     resolve_model,
     resolve_tools,
@@ -65,7 +66,7 @@ class Agent:
         system: str | Sequence[SystemPart] | SystemPromptBuilder | None = None,
         settings: Config | None = None,
         thinking: str | None = None,
-        cwd: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
         permissions: Permissions | None = None,
         snapshots: bool = False,
         tool_provider: ToolProvider | None = None,
@@ -86,7 +87,9 @@ class Agent:
         """
         branch = resolve_branch(branch)
         by_name = resolve_tools(tools)
-        check_agent_options(hooks=hooks, system=system, settings=settings, thinking=thinking)
+        check_agent_options(
+            hooks=hooks, system=system, settings=settings, thinking=thinking, cwd=cwd, permissions=permissions
+        )
         shared = Hooks() if hooks is None else hooks
         self.branch = branch
         self.model = resolve_model(model, settings, shared)
@@ -104,7 +107,7 @@ class Agent:
         self.system = system
         self.settings = Config() if settings is None else settings
         self.thinking = thinking or branch.state.thinking_level
-        self.cwd = cwd or _open_private_folder(branch) or context.cwd or os.getcwd()
+        self.cwd = os.fspath(cwd or _open_private_folder(branch) or context.cwd or os.getcwd())
         self.confinement: Confinement | None = context.confinement
         self.permissions = permissions
         self.file_recorder = FileRecorder(self.settings.files, self.hooks) if snapshots else None
@@ -542,6 +545,7 @@ class Agent:
 
     async def set_thinking(self, level: str) -> None:
         """Set the thinking level. Listeners get a warning if the model does not support thinking."""
+        check_thinking_level(level)
         previous, self.thinking = self.thinking, level
         if level != "off" and not self.model.info.thinking:
             text = f"{self.model.info.name} does not support thinking; the level has no effect"

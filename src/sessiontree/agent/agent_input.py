@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.tool import Tool, tool
-from sessiontree.config import Config
+from sessiontree.config import CHOICES, Config
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.message_views import Image
 from sessiontree.core.messages import is_object, user
@@ -18,6 +20,7 @@ from sessiontree.model.base import Model
 from sessiontree.model.retry import RetryAttempt, RetryingModel
 from sessiontree.session import Branch, Session
 
+THINKING_LEVELS = CHOICES["thinking"]
 MAX_SHOWN = 40
 """Characters of a wrong value that an error shows."""
 
@@ -107,16 +110,27 @@ def resolve_tool(given: Tool | Callable[..., Any]) -> Tool:
     raise InvalidOperation(f"a tool is a function or an st.Tool, not {describe_value(given)}{hint}")
 
 
-def check_agent_options(*, hooks: object, system: object, settings: object, thinking: object) -> None:
+def check_agent_options(
+    *, hooks: object, system: object, settings: object, thinking: object, cwd: object, permissions: object
+) -> None:
     """Raise `InvalidOperation` for an option of the wrong type."""
     if hooks is not None and not isinstance(hooks, Hooks):
         raise InvalidOperation(f"hooks is an st.Hooks, not {describe_value(hooks)}")
     if settings is not None and not isinstance(settings, Config):
         raise InvalidOperation(f"settings is an st.Config, not {describe_value(settings)}")
-    if thinking is not None and not isinstance(thinking, str):
-        raise InvalidOperation(f'thinking is a level such as "low" or "high", not {describe_value(thinking)}')
+    if thinking is not None:
+        check_thinking_level(thinking)
+    if cwd is not None and not isinstance(cwd, str | os.PathLike):
+        raise InvalidOperation(f"cwd is the path of a folder, not {describe_value(cwd)}")
+    if permissions is not None and not isinstance(permissions, Permissions):
+        raise InvalidOperation(f"permissions is an st.Permissions, not {describe_value(permissions)}")
     if not (system is None or isinstance(system, str | Sequence) or callable(system)):
         raise InvalidOperation(f"system is text, not {describe_value(system)}")
+
+
+def check_thinking_level(level: object) -> None:
+    if level not in THINKING_LEVELS:
+        raise InvalidOperation(f"thinking is one of {', '.join(THINKING_LEVELS)}, not {describe_value(level)}")
 
 
 def build_prompt_message(text: str, images: Sequence[JsonObject | Image] = ()) -> Message:

@@ -300,6 +300,8 @@ class _ContentReader(BodyReader):
             case "model":
                 self.add(self._read_answer(parts, f"{fields.position}.parts"))
             case None | "user" | "function" | "tool":
+                if fields.value.get("parts") is None:
+                    refuse(f"{fields.position}.parts", "expected a list of parts, not nothing")
                 self._read_input(parts, f"{fields.position}.parts")
             case role:
                 refuse(f"{fields.position}.role", f"expected user or model, not {describe(role)}")

@@ -91,12 +91,15 @@ def check_message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_new_message(message: dict[str, Any]) -> dict[str, Any]:
-    """Check a message as `check_message` does, and that it has content: people do not leave it out on purpose."""
+    """Check a message as `check_message` does, and what only people get wrong: no content, negative usage."""
     checked = check_message(message)
     if checked.get("content") is None and checked.get("role") in ACCEPTED_BLOCKS:
         raise InvalidOperation(
             f"a message with the role {_show(checked['role'])} needs content: text or a list of blocks"
         )
+    usage = checked.get("usage")
+    if is_object(usage):
+        _refuse_negative_counts(usage)
     return checked
 
 
@@ -187,6 +190,14 @@ def _check_counts(usage: dict[str, Any]) -> None:
             raise InvalidOperation(f'usage has a "cost" of {_show(value)}, which is not a number of US dollars')
 
 
+def _refuse_negative_counts(usage: dict[str, Any]) -> None:
+    cost = usage.get("cost")
+    costs: list[Any] = [*cost.values()] if is_object(cost) else [cost]
+    for key, value in [*((key, usage.get(key)) for key in _COUNTS), *(("cost", value) for value in costs)]:
+        if isinstance(value, int | float) and value < 0:
+            raise InvalidOperation(f'usage has "{key}": {value}; use numbers from 0, as in {USAGE_FORM}')
+
+
 def _is_count(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -196,7 +207,9 @@ def _is_whole(block: dict[str, Any]) -> bool:
     key = _REQUIRED_TEXT.get(block["type"])
     if key is not None:
         return isinstance(block.get(key), str)
-    return isinstance(block.get("id"), str) and isinstance(block.get("name"), str) and "arguments" in block
+    return (
+        isinstance(block.get("id"), str) and isinstance(block.get("name"), str) and block.get("arguments") is not None
+    )
 
 
 def _convert_role(message: dict[str, Any]) -> tuple[dict[str, Any], str, frozenset[str]]:
@@ -281,8 +294,12 @@ def _convert_block(block: object, role: str, accepted: frozenset[str]) -> dict[s
     elif kind == "tool_use" and role == "assistant":
         block = {"type": "toolCall", "id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
         kind = "toolCall"
+    elif kind == "toolCall" and block.get("arguments", "") is None:
+        block = {**block, "arguments": {}}
     elif kind == "tool_result":
         _refuse("a tool result must be a separate message; use st.tool_result(…) or st.from_anthropic([…])", role)
+    if kind is None:
+        _refuse("a content block has no type", role)
     if not isinstance(kind, str) or kind not in accepted:
         _refuse(f"blocks of type {_show(kind)} are not sent to models", role)
     if not _is_whole(block):

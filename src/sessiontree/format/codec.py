@@ -573,6 +573,8 @@ def get_type(body: Body) -> str:
         hint = f"; write st.user({body!r})" if isinstance(body, str) and len(body) < 40 else ""
         if isinstance(body, dict):
             hint = "; st.from_openai([…]) and the like convert messages of other SDKs"
+        if isinstance(body, e.Entry):
+            hint = "; to append a copy, write entry.body"
         raise InvalidOperation(
             f'an entry needs a body such as st.user("hi"), not {type(body).__name__}{hint}'
         ) from None

@@ -495,6 +495,8 @@ def search(
     """
     from sessiontree.core.query import parse_query
 
+    if not isinstance(query, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not check types
+        raise InvalidOperation(f'a query is text such as "cache role:user", not {type(query).__name__}')
     parsed = parse_query(query, now=time.time_ns() // 1_000_000)
     places = [source]
     if others and source is None and dir is None:

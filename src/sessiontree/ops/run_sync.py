@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from inspect import iscoroutine
 from typing import Any, TypeVar
 
 from sessiontree.errors import InvalidOperation
@@ -16,6 +17,11 @@ def run_sync(operation: Coroutine[Any, Any, T]) -> T:
 
     Raises `InvalidOperation` where an event loop is running, as in a notebook: write `await` there.
     """
+    if not iscoroutine(operation):
+        raise InvalidOperation(
+            "run_sync takes an operation that is async, such as st.run_sync(branch.navigate(place)), not "
+            f"{type(operation).__name__}; what is not async needs no run_sync"
+        )
     if not _is_loop_running():
         return asyncio.run(operation)
     operation.close()

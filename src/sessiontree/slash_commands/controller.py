@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.agent_input import THINKING_LEVELS
 from sessiontree.agent.factory import AgentOptions, build_agent, open_agent_folder
 from sessiontree.agent.loop import Outcome, emit_message_events
 from sessiontree.agent.run_writer import BackgroundWriter
@@ -680,6 +681,8 @@ class SessionController:
             return False
         model = self._find_model_for(session) if reason == "resume" else self.model
         thinking = None if reason == "resume" or self._agent is None else self._agent.thinking
+        if thinking not in THINKING_LEVELS:  # of another program, in the session that is left
+            thinking = None
         await self._stop_activity()
         await self.hooks.emit(SessionShutdown(reason=reason, target_session_file=session.address))
         try:
