@@ -268,6 +268,10 @@ def test_merge_asks_the_model_for_a_summary_of_the_branch(cli: Run, ids, server:
     assert "The dict works." in read_last_prompt(server)
 
 
+def test_merge_reports_a_wrong_place_before_a_missing_model(fails, ids) -> None:
+    assert "place 'nope' not found" in fails("merge", "speed", "nope")
+
+
 def test_undo_reverts_a_merge_and_reports_it(cli: Run, ids) -> None:
     before = read_head("main").id
     cli("switch", "speed", "main")

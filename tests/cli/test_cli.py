@@ -136,6 +136,12 @@ def test_usage_with_unknown_fields_or_invalid_numbers_is_rejected(talk, fails, u
     assert st.open("@").read_lines() == before
 
 
+def test_a_value_that_is_not_an_object_is_reported_once(talk, fails) -> None:
+    shown = fails("append", "@", "--role", "assistant", "x", "--usage", "lots", code=2)
+
+    assert shown == "sessiontree: --usage: not a JSON object (see `sessiontree append --help`)\n"
+
+
 def test_usage_accepts_all_fields(data, talk) -> None:
     usage = {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 3, "cost": {"total": 0.5}}
     data("append", "@", "--role", "assistant", "w", "--usage", '{"input":1,"cost":{}}')

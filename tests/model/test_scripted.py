@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from sessiontree.core.message_views import Text
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import (
     Finished,
@@ -22,6 +23,13 @@ from tests.model.requests import collect_failure
 from tests.waiting import wait_until
 
 HELLO = Request(messages=[{"role": "user", "content": "Hello, you there"}])
+
+
+async def test_an_answer_takes_the_same_blocks_as_a_message() -> None:
+    message = await complete(ScriptedModel([[Text("Let me look."), ToolCall("c1", "read", {})]]), HELLO)
+
+    assert [block["type"] for block in message["content"]] == ["text", "toolCall"]
+    assert message["content"][0]["text"] == "Let me look."
 
 
 async def test_a_text_is_streamed_word_by_word_and_ends_with_the_complete_message() -> None:

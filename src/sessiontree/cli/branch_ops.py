@@ -398,6 +398,7 @@ def merge(
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as opened:
         target = opened.head if into is None else opened.branch(into)
+        opened.resolve_place(place)  # a wrong place is reported before a missing model
 
         async def run(work: _Operation) -> MergeOutcome:
             outcome = await run_merge(

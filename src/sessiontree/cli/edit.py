@@ -55,7 +55,7 @@ from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
-from sessiontree.format.json_line import NotJson, read_object
+from sessiontree.format.json_line import NOT_AN_OBJECT, NotJson, read_object
 from sessiontree.library import catalog
 from sessiontree.session import Item, Session
 
@@ -203,7 +203,10 @@ def _parse_object(text: str, option: str) -> JsonObject:
     try:
         return read_object((_read_stdin() if text == "-" else text).encode("utf-8", "surrogatepass"))
     except NotJson as error:
-        raise click.UsageError(f"{option}: not a JSON object: {error}") from None
+        reason = str(error)
+        if reason == NOT_AN_OBJECT:
+            raise click.UsageError(f"{option}: {reason}") from None
+        raise click.UsageError(f"{option}: {NOT_AN_OBJECT}: {reason}") from None
 
 
 def _build_role_body(session: Session, role: str, text: str, place: str, options: dict[str, Any]) -> Body:

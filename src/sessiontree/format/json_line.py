@@ -27,6 +27,9 @@ ENCODE_ERRORS = (ValueError, OverflowError, RecursionError)
 """What msgspec raises for values that may still be encodable."""
 
 
+NOT_AN_OBJECT = "not a JSON object"
+
+
 class NotJson(ValueError):
     """A line that is not a JSON object, or is nested too deeply."""
 
@@ -34,7 +37,7 @@ class NotJson(ValueError):
 def read_object(raw: bytes) -> JsonObject:
     """Read a line as a dict. Raises `NotJson`."""
     if not raw.lstrip().startswith(b"{"):
-        raise NotJson("not a JSON object")
+        raise NotJson(NOT_AN_OBJECT)
     if is_too_deep(raw):
         raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} levels")
     return _decode_object(raw)  # raises `RecursionError` if the caller used up the stack

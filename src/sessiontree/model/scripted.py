@@ -18,7 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.message_views import Thinking, ToolCall
+from sessiontree.core.message_views import Text, Thinking, ToolCall
 from sessiontree.core.messages import CHARACTERS_PER_TOKEN, complete_usage, estimate_tokens
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import (
@@ -55,8 +55,8 @@ class ScriptedUsage(Struct, frozen=True):
     usage: JsonObject
 
 
-ScriptPart: TypeAlias = str | Thinking | ToolCall | Delay | ScriptedStop | ScriptedUsage | ModelError
-"""A string is text. An error is raised at its position."""
+ScriptPart: TypeAlias = str | Text | Thinking | ToolCall | Delay | ScriptedStop | ScriptedUsage | ModelError
+"""A string is text, like `Text`. An error is raised at its position."""
 ScriptedAnswer: TypeAlias = ScriptPart | Sequence[ScriptPart]
 Script: TypeAlias = ScriptedAnswer | Callable[[Request], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
@@ -131,7 +131,7 @@ def _list_parts(answer: ScriptedAnswer) -> Sequence[ScriptPart]:
     return (answer,) if isinstance(answer, ScriptPart) else answer
 
 
-def _build_events(part: str | Thinking | ToolCall | Delay) -> Iterator[ModelEvent]:
+def _build_events(part: str | Text | Thinking | ToolCall | Delay) -> Iterator[ModelEvent]:
     match part:
         case ToolCall(id, name, arguments):
             yield ToolCallStart(id, name)
@@ -140,8 +140,8 @@ def _build_events(part: str | Thinking | ToolCall | Delay) -> Iterator[ModelEven
             yield ToolCallEnd(part)
         case Thinking(text):
             yield from map(ThinkingDelta, _split_words(text))
-        case str():
-            yield from map(TextDelta, _split_words(part))
+        case str() | Text():
+            yield from map(TextDelta, _split_words(part if isinstance(part, str) else part.text))
         case Delay():
             pass
 
