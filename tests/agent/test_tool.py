@@ -23,6 +23,7 @@ from sessiontree.agent.tool import (
     tool,
 )
 from sessiontree.agent.tools import BUILTIN_TOOLS, builtin_tools
+from sessiontree.core.message_views import Image, Text
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Signal
@@ -244,6 +245,17 @@ def test_every_return_value_of_a_tool_becomes_its_output() -> None:
     assert normalize_output([1, 2]).content == "[1,2]"
     assert normalize_output([]).content == "[]"
     assert normalize_output({"at": Path("/x")}).content == '{"at":"/x"}'
+    assert normalize_output(["a", "b"]).content == '["a","b"]'
+
+
+def test_a_tool_may_return_the_blocks_of_a_message() -> None:
+    image = Image(b"png", "image/png")
+
+    assert normalize_output(image).content == [image.raw]
+    assert normalize_output(ToolOutput(content=["a", image])).content == [{"type": "text", "text": "a"}, image.raw]
+    assert normalize_output(["a", image]).content == [{"type": "text", "text": "a"}, image.raw]
+    assert normalize_output((Text("a"), image.raw)).content == [{"type": "text", "text": "a"}, image.raw]
+    assert normalize_output(ToolOutput(content=[Text("a")])).content == [{"type": "text", "text": "a"}]
 
 
 @pytest.mark.parametrize(

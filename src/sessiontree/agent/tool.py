@@ -27,7 +27,8 @@ from sessiontree.agent.typed_values import (
 )
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, is_list, is_object
+from sessiontree.core.message_views import Image, Text
+from sessiontree.core.messages import Content, ToolCall, is_list, is_object
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.format.nesting import is_deep
 from sessiontree.hooks.bus import call
@@ -42,8 +43,8 @@ class ToolError(SessionTreeError):
 class ToolOutput(Struct, frozen=True, kw_only=True):
     """The output of a tool."""
 
-    content: str | list[JsonObject]
-    """For the model: text, or text and image blocks."""
+    content: Content
+    """For the model: text, or a list of texts and images."""
     details: Any = None
     """For users and programs: stored with the result, never sent to the model."""
     is_error: bool = False
@@ -259,20 +260,29 @@ def _build_pydantic_field(name: str, kind: Any, default: Any) -> tuple[Any, ...]
 
 
 def normalize_output(value: Any) -> ToolOutput:
-    """Convert the return value of a tool to an output. Values other than text and content blocks become JSON."""
+    """Convert the return value of a tool to an output. Values other than text and images become JSON."""
     if value is None:
         return ToolOutput(content="Done.")
     if not isinstance(value, ToolOutput):
-        return ToolOutput(
-            content=value if isinstance(value, str) or (_is_block_list(value) and value) else _encode_json(value)
-        )
-    if isinstance(value.content, str) or _is_block_list(value.content):
+        return ToolOutput(content=_encode_json(value) if is_list(value) and not value else _build_content(value))
+    content = _build_content(value.content)
+    return value if content is value.content else msgspec.structs.replace(value, content=content)
+
+
+def _build_content(value: Any) -> str | list[JsonObject]:
+    if isinstance(value, str):
         return value
-    return msgspec.structs.replace(value, content=_encode_json(value.content))
-
-
-def _is_block_list(value: Any) -> bool:
-    return is_list(value) and all(map(_is_block, value))
+    if isinstance(value, Text | Image):
+        return [value.raw]
+    if is_list(value) and all(map(_is_block, value)):
+        return value
+    parts: list[Any] = [*value] if isinstance(value, list | tuple) else []
+    # A list that holds texts alone is a value.
+    if any(isinstance(part, Text | Image) for part in parts):
+        blocks = [Text(part).raw if isinstance(part, str) else getattr(part, "raw", part) for part in parts]
+        if all(map(_is_block, blocks)):
+            return blocks
+    return _encode_json(value)
 
 
 def _is_block(value: Any) -> bool:
