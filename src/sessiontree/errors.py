@@ -77,7 +77,7 @@ class Ambiguous(NotFound):
     """Several things match a name or prefix. `candidates` has all of them, the message the first few."""
 
     def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
-        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {format_names(candidates)}")
+        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous; use one of: {format_names(candidates)}")
         self.kind = kind
         self.name = name
         self.candidates = tuple(candidates)

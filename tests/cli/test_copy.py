@@ -115,7 +115,7 @@ def test_a_name_of_both_a_session_and_a_folder_is_ambiguous(
 
     message = fails(verb, "auth", *rest)
 
-    assert "session or folder 'auth' is ambiguous: ./auth, " in message
+    assert "session or folder 'auth' is ambiguous; use one of: ./auth, " in message
     assert str(session.file) in message
     for clear in ("@", session.id, str(session.file)):
         assert cli(verb, clear, *rest)
@@ -128,7 +128,7 @@ def test_a_name_of_several_sessions_is_ambiguous_even_if_a_folder_has_it(cli: Ru
         st.create("auth").close()
     (here / "auth").mkdir()
 
-    assert "session or folder 'auth' is ambiguous: ./auth, " in fails("copy", "auth", "out")
+    assert "session or folder 'auth' is ambiguous; use one of: ./auth, " in fails("copy", "auth", "out")
 
 
 def test_a_name_without_a_session_means_the_folder(cli: Run, here: Path) -> None:
