@@ -172,6 +172,29 @@ def test_diff_shows_what_two_places_did_to_files(cli: Run, talk: Path) -> None:
     assert "+three" in out
 
 
+def test_a_diff_knows_the_files_of_a_branch_without_changes(cli: Run, here: Path, talk: Path) -> None:
+    cli("branch", str(talk), "bare", "--at", get_prompt(talk, "Write a poem"))
+    with st.open(talk) as session:
+        session.append(st.assistant("I did nothing."))
+
+    found = json.loads(cli("diff", str(talk), "bare", "main", "--json"))["files"]
+
+    assert (found["missing"], [item["path"] for item in found["paths"]]) == (None, ["notes", "poem"])
+
+
+def test_a_diff_shows_what_turns_did_also_after_a_restore_that_kept_a_conflict(
+    cli: Run, here: Path, talk: Path
+) -> None:
+    place = get_prompt(talk, "Make it longer")
+    (here / "notes").write_text("mine\n")
+    (here / "poem").write_text("mine\n")
+    cli("navigate", str(talk), place, "--files-only")
+
+    stats = json.loads(cli("diff", str(talk), place, "HEAD", "--json"))["files"]["paths"]
+
+    assert stats == [{"path": "notes", "added": 0, "deleted": 0}, {"path": "poem", "added": 1, "deleted": 0}]
+
+
 def test_blame_names_the_turn_of_each_line(cli: Run, here: Path, talk: Path) -> None:
     (here / "poem").write_text("one\nmine\nthree\n")
 

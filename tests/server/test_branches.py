@@ -353,6 +353,24 @@ async def test_undo_and_switch_take_files_along(env: ServerEnv, client: httpx.As
     assert (again["files"], made.exists()) == (None, True)
 
 
+async def test_the_tree_counts_the_files_that_a_call_changed(
+    env: ServerEnv, client: httpx.AsyncClient, id: str
+) -> None:
+    await client.get(f"/api/sessions/{id}/tree")
+    with st.open(id) as session:
+        answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > a; echo 1 > b"})], "Done."]
+        agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(env.project), snapshots=True)
+        await agent.run("Make files")
+        leaf = session.head.leaf
+
+    rows = (await client.get(f"/api/sessions/{id}/tree")).json()["entries"]
+    assert {row["role"]: row["files"] for row in rows if row["files"]} == {"toolResult": 2}
+    await post(client, id, "navigate", to="root", files="files")
+    result = next(row["id"] for row in rows if row["files"])
+    found = (await client.get(f"/api/sessions/{id}/entries/{result}")).json()
+    assert found["newestLeaf"] == leaf  # not the record of the call, nor that of the restore
+
+
 async def test_undo_reverts_a_restore_of_files_alone(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
     with st.open(id) as session:
         answers = [[st.ToolCall("c1", "bash", {"command": "echo 1 > made"})], "Done."]

@@ -99,6 +99,7 @@ async def test_a_tree_row_has_all_fields(env: ServerEnv, client: httpx.AsyncClie
         "text": "step 26",
         "active": True,
         "failed": False,
+        "files": 0,
     }
 
 

@@ -51,8 +51,8 @@ class BlamedLine(Struct, frozen=True, kw_only=True):
 
 
 def find_places(log: FilesLog, a: EntryId | None, b: EntryId | None) -> tuple[str, str] | None:
-    """Return the commits with the files of two places; `None` if the files of one place are not known."""
-    first, second = log.find_commit(a), log.find_commit(b)
+    """Return the commits with the files that the agent left at two places; `None` if those of one are not known."""
+    first, second = log.find_commit(a, only_calls=True), log.find_commit(b, only_calls=True)
     return None if first is None or second is None else (first, second)
 
 

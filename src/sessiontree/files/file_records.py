@@ -114,28 +114,39 @@ class FilesLog:
         self._tree = tree
         self.records: list[FilesRecord] = []
         self._by_place: dict[EntryId | None, FilesRecord] = {}
+        self._calls_by_place: dict[EntryId | None, FilesRecord] = {}
         for item in tree.items:
             record = _parse_item(item, tree)
             if record is not None and record.folder == folder:
                 self.records.append(record)
                 self._by_place[record.place] = record
+                if record.kind == "call":
+                    self._calls_by_place[record.place] = record
 
-    def find_at(self, place: EntryId | None) -> FilesRecord | None:
+    def find_at(self, place: EntryId | None, *, only_calls: bool = False) -> FilesRecord | None:
         """Return the record of the nearest snapshot at a place or above it."""
+        found = self._calls_by_place if only_calls else self._by_place
         for id in self._tree.walk_up_ids(place):
-            if id in self._by_place:
-                return self._by_place[id]
-        return self._by_place.get(None)
+            if id in found:
+                return found[id]
+        return found.get(None)
 
-    def find_commit(self, place: EntryId | None) -> str | None:
+    def find_commit(self, place: EntryId | None, *, only_calls: bool = False) -> str | None:
         """Return the commit with the files of a place; `None` if no snapshot of this path is known.
 
-        Before the first change on a path, the files are those before that change.
+        Without a change on the path, the files are those before the first change that started nearest to it. With
+        `only_calls`, they are as the agent left them: a snapshot of a restore also has what the user changed by then.
         """
-        record = self.find_at(place)
+        record = self.find_at(place, only_calls=only_calls)
         if record is not None:
             return record.commit
-        first = next((record for record in self.records if self._is_below(record.place, place)), None)
+        above = {id: distance for distance, id in enumerate([*self._tree.walk_up_ids(place), None])}
+
+        def measure_distance(record: FilesRecord) -> int:
+            return next(above[id] for id in (*self._tree.walk_up_ids(record.place), None) if id in above)
+
+        calls = (record for record in self.records if record.kind == "call")
+        first = min(calls, key=measure_distance, default=None)
         return None if first is None else first.before
 
     def _is_below(self, id: EntryId | None, place: EntryId | None) -> bool:

@@ -18,13 +18,15 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.core.entries import Entry, EntryId, Message, Problem, read_raws, shorten_to_line
+from sessiontree.core.entries import FILES_RECORD, Entry, EntryId, Message, Problem, read_raws, shorten_to_line
 from sessiontree.core.entry_text import format_entry, get_error_text
 from sessiontree.core.messages import get_entry_role, has_failed
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.core.problems import ProblemScan
 from sessiontree.core.sanitize import escape_line
+from sessiontree.core.tree import Tree
 from sessiontree.errors import Conflict, NotFound, SessionTreeError, StoreError
+from sessiontree.files.file_records import count_changed_files
 from sessiontree.format.digest import EntryTotals
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id
@@ -100,6 +102,9 @@ class OpenSession:
         self._depths: dict[EntryId, int] = {}
         self._depths_count = 0
         """The number of entries when the depths were computed."""
+        self._changed_files: Counter[EntryId] = Counter()
+        self._counted_items = 0
+        self._counted_tree: Tree | None = None
         self._previews: dict[int, EntryPreview] = {}
         """By line number, because two entries may have the same id."""
         self.html_cache = HtmlCache()
@@ -158,6 +163,20 @@ class OpenSession:
                 isinstance(decoded.body, Message) and has_failed(decoded.body.message),
             )
         return preview
+
+    def count_changed_files(self, entry: Entry) -> int:
+        """Return how many files a call changed, if `entry` is its result or a record of it."""
+        tree = self.session.tree
+        items = tree.items
+        if tree is not self._counted_tree:
+            self._changed_files, self._counted_items, self._counted_tree = Counter(), 0, tree
+        if len(items) > self._counted_items:
+            self._changed_files += count_changed_files(items[self._counted_items :], tree)
+            self._counted_items = len(items)
+        if entry.custom_type == FILES_RECORD:
+            place = tree.skip_annotations(entry.id)
+            return 0 if place is None else self._changed_files[place]
+        return self._changed_files[entry.id]
 
     def get_depth(self, id: EntryId) -> int:
         """Return the number of ancestors of an entry."""

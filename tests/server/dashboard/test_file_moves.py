@@ -164,6 +164,26 @@ def test_undo_offers_the_files_of_the_place_before(serve: Serve, visit: Visit, s
     assert (folder / "added").exists()
 
 
+def test_the_tree_shows_how_many_files_a_call_changed_also_live(
+    serve: Serve, visit: Visit, session: Session, folder: Path
+) -> None:
+    page = visit(serve(), f"/s/{session.id}/talk")
+    page.wait_for_selector(".link.live")
+    answers: list[Any] = [[st.ToolCall("c9", "bash", {"command": "touch 1 2 3 4"})], "All done."]
+    agent = st.Agent(session, st.ScriptedModel(answers), st.builtin_tools(), cwd=str(folder), snapshots=True)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(agent.run_sync, "third prompt").result()
+    page.wait_for_selector(".entry >> text=All done.")
+
+    page.keyboard.press("t")
+    for key, text in (("ArrowUp", "changed 4 files"), ("ArrowUp", "third prompt")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".graph .unseen >> text={text}")
+    for key, text in (("ArrowUp", "Turn 1 is done."), ("ArrowUp", "changed 3 files")):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".graph .unseen >> text={text}")
+
+
 def test_undo_offers_a_restore_of_files_alone(serve: Serve, visit: Visit, session: Session, folder: Path) -> None:
     leaf = session.head.leaf
     page = ask_to_go(visit, serve(), session)

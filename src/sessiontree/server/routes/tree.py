@@ -6,7 +6,7 @@ The functions that build rows of the tree and of paths from entries are also use
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends, Query
@@ -172,16 +172,21 @@ def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
             branch=get_branch(found),
             label=tree.label(place),
             depth=opened.get_depth(place),
-            newest_leaf=_find_newest_leaf(tree, place),
+            newest_leaf=_find_newest_leaf(tree, place, set(opened.session.heads.heads.values())),
         )
         return JsonResponse(answer, at=opened)
 
 
-def _find_newest_leaf(tree: Tree, id: EntryId) -> EntryId:
+def _find_newest_leaf(tree: Tree, id: EntryId, heads: Collection[EntryId | None]) -> EntryId:
+    """Return the leaf that is newest at every fork. It is no annotation, unless it is a head."""
+
+    def leads_on(child: EntryId) -> bool:
+        return child in heads or not tree.peek(child).is_annotation or bool(tree.get_child_ids(child))
+
     leaf, seen = id, set[EntryId]()
-    while (children := tree.get_child_ids(leaf)) and leaf not in seen:
+    while leaf not in seen:
         seen.add(leaf)
-        leaf = children[-1]
+        leaf = next(filter(leads_on, reversed(tree.get_child_ids(leaf))), leaf)
     return leaf
 
 
@@ -436,6 +441,7 @@ def _build_tree_row(
         text=preview.text,
         active=active,
         failed=preview.failed,
+        files=opened.count_changed_files(entry),
     )
 
 

@@ -42,6 +42,8 @@ class TreeRow(ResponseModel, frozen=True, kw_only=True):
     """Whether the entry is on the path to the current leaf."""
     failed: bool = False
     """Whether an answer, a tool call or a command failed or was stopped."""
+    files: Count = 0
+    """The number of files that a call changed, for its result."""
 
 
 class TreePage(ResponseModel, frozen=True, kw_only=True):

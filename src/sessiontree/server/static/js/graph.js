@@ -1,6 +1,7 @@
 // The tree as a graph on a canvas that pans and zooms. layout.js computes positions; only visible entries are drawn.
 // Selections are reported to `onSelect`.
 import { findMembers, findPath } from "./layout.js";
+import { pluralize } from "./format.js";
 import { Component, createRef, html } from "./html.js";
 import { onThemeChange, readPalette } from "./palette.js";
 import { makeVisible } from "./sanitize.js";
@@ -297,7 +298,9 @@ export class Graph extends Component {
     pen.fillStyle = pickTextColour(row, c);
     pen.font = `${row.role === "user" ? 600 : 400} ${12.5 * scale}px ${c.sans}`;
     pen.globalAlpha = onPath ? 1 : 0.92; // a lower contrast is hard to read
-    const words = shorten(pen, row.failed ? `✗ ${getText(row)}` : getText(row), room);
+    const files = row.files ? ` · ${pluralize(row.files, "file")}` : "";
+    const text = row.failed ? `✗ ${getText(row)}` : getText(row);
+    const words = shorten(pen, text, Math.max(0, room - pen.measureText(files).width)) + files;
     pen.fillText(words, left, y + 0.5);
     left += pen.measureText(words).width + 8 * scale;
     pen.globalAlpha = 1;
@@ -478,6 +481,7 @@ const describe = ({ nodes, roots }, node, heads, leaf) => {
     children.length > 1 && `splits into ${children.length}`,
     row.label && `label ${row.label}`,
     row.failed && "failed",
+    row.files && `changed ${pluralize(row.files, "file")}`,
     row.id === leaf && "current",
   ].filter(Boolean).join("; ");
 };

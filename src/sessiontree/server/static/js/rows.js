@@ -20,6 +20,12 @@ const isShown = (filter, { type, role, text, tools }) => {
  */
 export const getOwn = (values, name) => (values && Object.hasOwn(values, name) ? values[name] : undefined);
 
+/** A record of the files that a call changed counts for the result of the call. */
+function countFiles(rows, { parent, files }) {
+  const at = rows.findIndex(({ id }) => id === parent);
+  if (at >= 0) rows[at] = { ...rows[at], files };
+}
+
 /** Add new rows under their nearest shown ancestors. Returns null if an ancestor is unknown. */
 export function joinRows(rows, newRows, filter, hidden) {
   const known = new Set(rows.map((row) => row.id));
@@ -32,6 +38,7 @@ export function joinRows(rows, newRows, filter, hidden) {
       known.add(row.id);
       joined.push({ ...row, parent });
     } else hidden.set(row.id, parent);
+    if (row.type === "custom" && row.files) countFiles(joined, row);
   }
   return joined;
 }

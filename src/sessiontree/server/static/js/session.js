@@ -325,7 +325,8 @@ export class Session {
   joinNewRows(rows) {
     const joined = joinRows(rows, this.newRows.splice(0), this.filter, this.hidden);
     if (joined === null) this.stale.tree = true;
-    if (rows !== this.rows || joined?.length > rows.length || this.laidOutLeaf !== this.leaf) this.setRows(joined ?? rows);
+    const hasChanges = joined?.length > rows.length || joined?.some((row, number) => row !== rows[number]);
+    if (rows !== this.rows || hasChanges || this.laidOutLeaf !== this.leaf) this.setRows(joined ?? rows);
     this.total = Math.max(this.total ?? 0, this.rows.length);
   }
 
