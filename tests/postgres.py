@@ -53,7 +53,8 @@ def _search_programs() -> str | None:
 class Server:
     """A server with its own data directory."""
 
-    def __init__(self, *, fsync: bool = False) -> None:
+    def __init__(self, *, fsync: bool = False, primary: Server | None = None) -> None:
+        """Start a new server, or a standby of another one, which follows it and only reads."""
         self._bin = find_programs()
         self._settings = (*SETTINGS, *(() if fsync else ("fsync=off", "full_page_writes=off")))
         self.folder = tempfile.mkdtemp(prefix="sessiontree-pg-")
@@ -62,9 +63,11 @@ class Server:
             self._as = ["runuser", "-u", "postgres", "--"]
             shutil.chown(self.folder, "postgres")
         self.data = f"{self.folder}/data"
+        creation = ["initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"]
+        if primary is not None:
+            creation = ["pg_basebackup", "-d", primary.url("postgres"), "-R", "-X", "stream", "-c", "fast"]
         subprocess.run(
-            [*self._as, f"{self._bin}/initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-             "--locale=C.UTF-8", "--no-sync"],
+            [*self._as, f"{self._bin}/{creation[0]}", "-D", self.data, *creation[1:], "--no-sync"],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
         self.port = find_free_port()
@@ -131,6 +134,19 @@ class Server:
     def url(self, database: str, *, user: str = "postgres", password: str = "", port: int | None = None) -> str:
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@127.0.0.1:{port or self.port}/{database}"
+
+    def follow(self, primary: Server) -> None:
+        """Wait until this standby has applied everything that its primary has committed."""
+        import psycopg
+
+        with psycopg.connect(primary.url("postgres"), autocommit=True) as connection:
+            row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+        assert row is not None
+        deadline = time.monotonic() + 60
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            while connection.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", row).fetchone() != (True,):
+                assert time.monotonic() < deadline, "the standby does not follow"
+                time.sleep(0.02)
 
     def get_empty_database(self) -> str:
         """Empty a database with all tables, the same one each time, and return its address."""

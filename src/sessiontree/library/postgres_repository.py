@@ -36,7 +36,7 @@ from sessiontree.session import Session
 from sessiontree.store.base import Cursor, Store
 from sessiontree.store.jsonl import Durability
 from sessiontree.store.postgres.address import Address, is_database_address, parse_address
-from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database, run_on_replica
 from sessiontree.store.postgres.rows import clean_text, filter_storable
 from sessiontree.store.postgres.store import PostgresStore
 
@@ -138,7 +138,7 @@ class PostgresRepository:
     def _list_sessions(
         self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
     ) -> list[SessionSummary]:
-        rows = self._query(
+        rows = self._query_replica(
             f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
             " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
             " ORDER BY modified DESC, key DESC",
@@ -259,7 +259,7 @@ class PostgresRepository:
             listed = [*self.list_sessions(cwd), *self.list_sessions(cwd, archived=True)]
             ids = [summary.id for summary in listed if only(summary)]
         among = (where, where, ids, ids)
-        found = self._database.run(lambda connection: self._search_newest(connection, query, among, limit))
+        found = run_on_replica(self.address, lambda connection: self._search_newest(connection, query, among, limit))
         found = sorted([*found, *self._search_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
         sights = {
             id: _HitContext(self._get_store(id), [match for match in found if match.session == id])
@@ -294,7 +294,7 @@ class PostgresRepository:
             others = self._iter_matches(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
             return found | {id for id, match in others if match is not None}
 
-        return [self.address.format_session_address(id) for id in sorted(found | self._database.run(work))]
+        return [self.address.format_session_address(id) for id in sorted(found | run_on_replica(self.address, work))]
 
     def _search_newest(
         self, connection: Connection, query: Query, among: Sequence[Any], limit: int
@@ -323,7 +323,7 @@ class PostgresRepository:
 
     def _search_older(self, query: Query, among: Sequence[Any]) -> Generator[_DatabaseMatch]:
         """Search sessions in older dialects, which have to be read as a whole."""
-        rows = self._query(
+        rows = self._query_replica(
             "SELECT s.id, s.name FROM sessiontree.session AS s"
             f" WHERE s.current AND s.deleted IS NULL AND s.older {_SCOPE_CONDITION}",
             among,
@@ -386,11 +386,16 @@ class PostgresRepository:
         return self.address.format_session_address(id)
 
     def _query(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        def work(connection: Connection) -> list[Any]:
-            cursor = connection.execute(statement.encode(), values)
-            return cursor.fetchall() if cursor.description else []
+        return self._database.run(lambda connection: _fetch_rows(connection, statement, values))
 
-        return self._database.run(work)
+    def _query_replica(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Do the same on the read replica, if there is one."""
+        return run_on_replica(self.address, lambda connection: _fetch_rows(connection, statement, values))
+
+
+def _fetch_rows(connection: Connection, statement: str, values: Sequence[Any]) -> list[Any]:
+    cursor = connection.execute(statement.encode(), values)
+    return cursor.fetchall() if cursor.description else []
 
 
 class _SessionListing(NamedTuple):

@@ -15,6 +15,8 @@ SCHEMES = ("postgresql://", "postgres://")
 STORE_VARIABLE = "SESSIONTREE_STORE"
 DIRECT_VARIABLE = "SESSIONTREE_DIRECT_STORE"
 """The variable with the address of the database itself, if `SESSIONTREE_STORE` is that of a pooler."""
+READ_VARIABLE = "SESSIONTREE_READ_STORE"
+"""The variable with the address of a read replica of `SESSIONTREE_STORE`, for listings and searches."""
 _SAFE_PARAMETERS = ("host", "port", "dbname", "user")
 """Parameters that identify the database."""
 _full_urls: dict[str, str] = {}
@@ -68,11 +70,21 @@ def get_default_address() -> Address | None:
 
 def find_direct_address(address: Address) -> Address | None:
     """Return the address without the pooler; `None` if there is no pooler in front of this database."""
-    text, default = os.environ.get(DIRECT_VARIABLE), get_default_address()
+    return _find_other_address(address, DIRECT_VARIABLE)
+
+
+def find_read_address(address: Address) -> Address | None:
+    """Return the address of the read replica of a database; `None` if it has none. Raises `InvalidOperation`."""
+    return _find_other_address(address, READ_VARIABLE)
+
+
+def _find_other_address(address: Address, variable: str) -> Address | None:
+    """Return the address in a variable that describes the default database, if `address` is that database."""
+    text, default = os.environ.get(variable), get_default_address()
     if not text or default is None or default.url != address.url:
         return None
     if not is_database_address(text):
-        raise InvalidOperation(f"{DIRECT_VARIABLE} must be an address such as postgresql://host/database")
+        raise InvalidOperation(f"{variable} must be an address such as postgresql://host/database")
     return _parse_url(text)
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import TYPE_CHECKING, TypeVar
 
 from sessiontree.errors import OutcomeUnknown, SessionTreeError, StoreError
-from sessiontree.store.postgres.address import Address, find_direct_address, has_several_hosts
+from sessiontree.store.postgres.address import Address, find_direct_address, find_read_address, has_several_hosts
 from sessiontree.store.postgres.driver import (
     MAX_PAUSE,
     MIN_PAUSE,
@@ -30,7 +30,7 @@ from sessiontree.store.postgres.driver import (
     read_timeline,
 )
 from sessiontree.store.postgres.failover_watch import FailoverWatch
-from sessiontree.store.postgres.schema import SELECT_SIZES, ensure_schema
+from sessiontree.store.postgres.schema import SELECT_SIZES, ensure_schema, has_current_schema
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.driver import Connection
@@ -45,6 +45,8 @@ POLL_SECONDS = 0.2
 """Seconds between two polls for changes."""
 LINGER_SECONDS = 10.0
 """Seconds that the polling thread stays after the last waiter left."""
+REPLICA_RETRY_SECONDS = 1.0
+"""Seconds for which work on a read replica is retried. Then the primary does it."""
 T = TypeVar("T")
 
 
@@ -174,6 +176,28 @@ def get_database(address: Address) -> PostgresDatabase:
     """Return the `PostgresDatabase` of this process for an address. A forked process has another one."""
     key = os.getpid(), address.url
     return _databases.get(key) or _databases.setdefault(key, PostgresDatabase(address))
+
+
+def run_on_replica(address: Address, work: Callable[[Connection], T]) -> T:
+    """Run work that only reads on the read replica of a database, or on the database itself. Raises `StoreError`.
+
+    The database itself is asked if there is no replica, and if the replica fails.
+    """
+    replica = find_read_address(address)
+    if replica is not None:
+        key = os.getpid(), f"replica {replica.url}"
+        database = _databases.get(key) or _databases.setdefault(
+            key, PostgresDatabase(replica, retry_seconds=REPLICA_RETRY_SECONDS, prepare=_check_replica)
+        )
+        with suppress(StoreError):
+            return database.run(work)
+    return get_database(address).run(work)
+
+
+def _check_replica(connection: Connection, location: str) -> None:
+    """Raise `StoreError` unless the replica has the same tables as this program. Nothing is created there."""
+    if not has_current_schema(connection):
+        raise StoreError(location, "the replica does not have the tables of this version yet")
 
 
 class ChangeWatcher:

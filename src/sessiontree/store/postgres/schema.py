@@ -456,6 +456,11 @@ def ensure_schema(connection: Connection, where: str) -> None:
         raise StoreError(where, "the tables were created by a newer version of sessiontree")
 
 
+def has_current_schema(connection: Connection) -> bool:
+    """Return whether the database has exactly the migrations of this program."""
+    return _count_migrations(connection) == len(MIGRATIONS)
+
+
 def _count_migrations(connection: Connection) -> int:
     """Return how many migrations were run."""
     # Query the catalog: the server caches that a table name is missing.
