@@ -7,12 +7,15 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import click
+import psycopg
 import pytest
 import yaml
 
+import sessiontree as st
 from sessiontree.cli.app import app
 
 FOLDER = Path(__file__).parents[1] / "examples" / "deploy"
@@ -62,3 +65,24 @@ def test_the_readme_of_the_folder_is_the_page_about_deployment() -> None:
     page = (FOLDER.parents[1] / "docs" / "deploy.md").read_text()
 
     assert [file.name for file in FOLDER.iterdir() if f"examples/deploy/{file.name}" not in page] == []
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_the_documented_retention_removes_only_old_sessions_and_keeps_copies(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SESSIONTREE_STORE", database)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    for name in ("old", "young"):
+        with st.create(name) as session:
+            session.append(st.user("Hello"))
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("UPDATE sessiontree.session SET modified = '2024-05-01' WHERE name = 'old'")
+    found = re.search(r"```sh\n(db=.*?)```", (FOLDER.parents[1] / "docs" / "deploy.md").read_text(), re.DOTALL)
+    assert found is not None
+    script = found[1].replace("postgresql://db.example/talks", database).replace("/srv/old", str(tmp_path / "old"))
+
+    subprocess.run(["bash", "-euc", script], check=True, capture_output=True, timeout=120)
+
+    assert [summary.name for summary in st.sessions()] == ["young"]
+    assert [summary.name for summary in st.sessions(dir=tmp_path / "old")] == ["old"]

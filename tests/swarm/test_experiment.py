@@ -353,6 +353,50 @@ async def test_a_fixed_design_has_no_winner_before_its_end_and_takes_no_more_run
         Experiment.open(session, "ab-1", model=model).add_runs(5)
 
 
+async def test_runs_start_from_branches_of_other_sessions(session: Session) -> None:
+    other = st.memory()
+    other.append(st.user("How much is 9 times 9?"))
+    other.append(st.assistant("Shall I be brief?"))
+    other.label("HEAD", "nine")
+    fork = session.fork()
+    fork.append(st.user("And with two decimals?"))
+    before = len(other.tree.entries)
+
+    result = await run_experiment(
+        session, "HEAD", ARMS, places=[other.head, fork.head], runs=6, model=build_model(), stop_early=False
+    )
+
+    assert result.places == (session.head.leaf, other.head.leaf, fork.head.leaf)
+    questions = {
+        run.branch: next(entry.text for entry in session.branch(run.branch).path() if entry.type == "message")
+        for run in result.runs
+    }
+    assert [questions[f"ab-1/short-{number}"] for number in (1, 2, 3)] == [
+        "How much is 6 times 7?",
+        "How much is 9 times 9?",
+        "How much is 6 times 7?",
+    ]
+    copied = [entry.text for entry in session.branch("ab-1/place-3").path() if entry.type == "message"]
+    assert copied == ["How much is 6 times 7?", "Shall I be brief?", "And with two decimals?"]
+    assert sum(entry.text == "Shall I be brief?" for entry in session.tree.entries) == 2
+    assert (session.head.name, len(other.tree.entries)) == ("main", before)
+    assert not session.problems
+    assert list_experiments(session) == [result]
+
+
+async def test_an_empty_branch_of_another_session_is_refused(session: Session) -> None:
+    before = len(session.tree.entries)
+    with pytest.raises(InvalidOperation, match="no entries to start from"):
+        await run_experiment(session, "HEAD", ARMS, places=[st.memory().head], model=build_model())
+    silent = [Arm(name="a"), Arm(name="b", thinking="low")]
+    asked, answered = st.memory(), st.memory()
+    asked.append(st.user("Hello"))
+    answered.append(st.assistant("Hello"))
+    with pytest.raises(InvalidOperation, match="no message to answer"):
+        await run_experiment(asked, "HEAD", silent, places=[answered.head], runs=2, model=build_model())
+    assert len(session.tree.entries) == before
+
+
 async def test_runs_start_from_several_places_in_turns(session: Session) -> None:
     second = session.append(st.user("And 7 times 8?")).id
 

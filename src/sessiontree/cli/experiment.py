@@ -84,6 +84,13 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 @click.option("--prompt", metavar="TEXT", help="Default prompt of the arms.")
 @click.option("--model", metavar="NAME", help="Default model of the arms.")
 @click.option("--places", metavar="PLACE", multiple=True, help="Another place that runs start from; repeatable.")
+@click.option(
+    "--also",
+    "others",
+    metavar="SESSION",
+    multiple=True,
+    help="Another session: runs start from a copy of its current branch, too; repeatable.",
+)
 @click.option("--runs", type=click.IntRange(1), default=20, show_default=True, help="Maximum number of runs per arm.")
 @click.option("--all-runs", is_flag=True, help="Make all runs, even after a winner is found.")
 @click.option(
@@ -134,6 +141,7 @@ def ab(
     prompt: str | None,
     model: str | None,
     places: tuple[str, ...],
+    others: tuple[str, ...],
     runs: int,
     all_runs: bool,
     design: Design,
@@ -162,7 +170,18 @@ def ab(
     """
     named = any((arms, arm_models, arm_levels, arm_systems))
     if resume is not None and any(
-        (named, prompt, model, scores, judge, metric, name, places, _is_any_given("at", "runs", "seed", "design"))
+        (
+            named,
+            prompt,
+            model,
+            scores,
+            judge,
+            metric,
+            name,
+            places,
+            others,
+            _is_any_given("at", "runs", "seed", "design"),
+        )
     ):
         fixed = "arms, models, prompts, scores, names, places, designs, runs or seeds"
         raise click.UsageError(f"--resume uses the plan of the experiment: remove options for {fixed}")
@@ -209,17 +228,22 @@ def ab(
                 if more is not None:
                     resumed.add_runs(more)
                 return resumed
+            from sessiontree.library import catalog
+
+            also = [catalog.open(other, read_only=True) for other in others]
             plan: PlanOptions = {
                 "runs": runs,
                 "scorers": scorers,
                 "metric": metric or (scorers[0].name if scorers else "cost"),
                 "design": design,
                 "failed_score": failed_score,
-                "places": places,
+                "places": [*places, *(other.head for other in also)],
                 "seed": seed,
                 "name": name,
             }
             created = Experiment.create(opened, at, parsed_arms, **plan, **options)
+            for other in also:
+                other.close()
             if not as_json:
                 print_outlook(created.result(), runs)
             return created

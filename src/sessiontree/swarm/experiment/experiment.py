@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 from msgspec import Struct
 
@@ -31,7 +31,7 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
-from sessiontree.session import Branch, Place, Session
+from sessiontree.session import Branch, Item, Place, Session
 from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget, Spending, check_budget
 from sessiontree.swarm.budget_enforcement import BudgetExhausted, BudgetMeter
@@ -142,7 +142,7 @@ class PlanOptions(TypedDict, total=False):
     """The value of the metric that a failed run counts with. Default: the wrong answer for yes-or-no scores; otherwise
     the run and its partner in the other arms are left out."""
     places: Sequence[Place]
-    """More places that runs continue from, in turns."""
+    """More places that runs continue from, in turns. A branch of another session is copied into this one."""
     seed: int
     """Determines the order of the arms."""
     name: str | None
@@ -191,8 +191,10 @@ class Experiment:
     ) -> Experiment:
         """Plan an experiment and write the plan to the session. Raises `InvalidOperation`, with nothing written."""
         arm_list = list(arms)
-        places = [session.resolve_place(each) for each in (place, *options.get("places", ()))]
+        starts = [_find_start(session, each) for each in (place, *options.get("places", ()))]
+        places = [start.leaf for start in starts]
         check_experiment(arm_list, **options)
+        _check_starts(arm_list, starts)
         models = [_find_model(arm.model, options) for arm in arm_list]
         scorers, metric = options.get("scorers", ()), options.get("metric", "cost")
         branch_name = _choose_name(session, options.get("name"))
@@ -212,7 +214,9 @@ class Experiment:
             failed_score=options.get("failed_score"),
             places=places if len(places) > 1 else None,
         )
-        _check_places(plan, session.tree)
+        for number, start in enumerate(starts, 1):
+            if start.session is not session:
+                _copy_path(session, start, f"{branch_name}/place-{number}")
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
         session.create_branch(branch_name, at=_get_entry(session, plan.at), description=about, current=False).append(
             build_record_body(plan)
@@ -530,11 +534,38 @@ def _check_options(options: ExperimentArguments | ExperimentOptions) -> None:
     check_budget(budget)
 
 
-def _check_places(plan: ExperimentPlan, tree: Tree) -> None:
-    if any(arm.prompt is None for arm in plan.arms) and not all(
-        build_context(tree, place).awaits_answer for place in plan.places or [plan.at]
+class _Start(NamedTuple):
+    """A place that runs start from."""
+
+    session: Session
+    leaf: EntryId | None
+
+
+def _find_start(session: Session, place: Place) -> _Start:
+    if isinstance(place, Branch) and place.session is not session:
+        if place.leaf is None:
+            raise InvalidOperation(f"branch {place.name!r} of another session has no entries to start from")
+        return _Start(place.session, place.leaf)
+    return _Start(session, session.resolve_place(place))
+
+
+def _check_starts(arms: Sequence[Arm], starts: Sequence[_Start]) -> None:
+    if any(arm.prompt is None for arm in arms) and not all(
+        build_context(start.session.tree, start.leaf).awaits_answer for start in starts
     ):
         raise InvalidOperation("this place has no message to answer; give every arm a prompt")
+
+
+def _copy_path(session: Session, source: _Start, name: str) -> None:
+    """Copy a path of another session to a new branch. Entries that are here already are not copied."""
+    path = [entry for entry in source.session.tree.path(source.leaf) if not entry.is_annotation]
+    shared = next((number for number in range(len(path), 0, -1) if path[number - 1].id in session.tree), 0)
+    start = session.tree[path[shared - 1].id] if shared else None
+    about = f"copied from session {source.session.name or source.session.id}"
+    session.create_branch(name, at=start, description=about, current=False)
+    if path[shared:]:
+        items = [Item(entry.body, id=entry.id, is_copy=True, timestamp=entry.timestamp) for entry in path[shared:]]
+        session.extend(items, branch=name)
 
 
 def _choose_name(session: Session, name: str | None) -> str:
