@@ -228,7 +228,7 @@ EQUAL: dict[str, tuple[Draw, Draw]] = {
 
 @pytest.mark.parametrize("kind", EQUAL)
 def test_arms_with_equal_means_have_a_winner_at_any_look_in_one_experiment_of_twenty(kind: str) -> None:
-    assert compute_peeking_rate(2, *EQUAL[kind], trials=400, pairs=30) <= 0.05
+    assert compute_peeking_rate(2, *EQUAL[kind], trials=2000, pairs=30) <= 0.05
 
 
 @pytest.mark.parametrize("design", ["sequential", "fixed"])
