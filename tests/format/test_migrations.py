@@ -474,6 +474,24 @@ def test_invalid_utf8_in_dash_lines_is_reported_and_kept(role, content):
     assert reader.dialect == "dash"
 
 
+def test_invalid_utf8_in_names_of_dash_files_is_reported_and_kept():
+    raw = make_dash_file(
+        make_dash_line("a", role="tool", metadata={"toolCallId": "NAME", "tool": "NAME"}),
+        make_dash_line("b", "a", "assistant", metadata={"model": "NAME", "provider": "NAME"}),
+        make_dash_line("c", "b", "assistant"),
+        {"type": "branch_point", "id": "d", "parentId": "c", "timestamp": TIME, "branchName": "NAME"},
+        make_dash_line("e", "d"),
+    ).replace(b"NAME", b"a \xff b")
+    _, entries = read(raw)
+
+    assert entries[0].body.message["toolName"] == entries[0].body.message["toolCallId"] == "a \ufffd b"
+    assert [entry.body.message["model"] for entry in entries[1:3]] == ["a \ufffd b"] * 2
+    assert [entry.branch for entry in entries[3:]] == ["a \ufffd b"] * 2
+    again = rewrite(raw)
+    assert "\ufffd".encode() not in again
+    assert [entry.body for entry in read(again)[1]] == [entry.body for entry in entries]
+
+
 @given(json_values)
 def test_the_spelling_of_a_dash_message_does_not_matter(content):
     """The spelling with spaces or escapes does not matter."""

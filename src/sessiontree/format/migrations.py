@@ -146,20 +146,22 @@ class DashDialect:
     name = "dash"
 
     def __init__(self) -> None:
-        self._branches: dict[EntryId, str] = {}
-        self._model = ("unknown", "unknown")
-        """Provider and model of the last message that names them, used for messages that do not."""
+        self._branches: dict[EntryId, bytes] = {}
+        """The branch of each entry, as JSON text."""
+        self._model = (b'"unknown"', b'"unknown"')
+        """Provider and model of the last message that names them, used for messages that do not. As JSON text."""
 
     def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         if wire.get("type") == "message" and not is_object(wire.get("message")):
             raw = self._nest_message(raw, wire)
         parent, id = wire.get(PARENT), wire.get(ID)
-        branch = self._branches.get(parent, MAIN) if isinstance(parent, str) else MAIN
+        branch = self._branches.get(parent) if isinstance(parent, str) else None
         if wire.get("type") == "branch_point" and isinstance(wire.get("branchName"), str):
-            branch = wire["branchName"]
+            branch = get_value(raw, "branchName")
+        branch = branch or write_value(MAIN)
         if isinstance(id, str):
             self._branches[id] = branch
-        return raw if "branch" in wire else set_value(raw, "branch", write_value(branch))
+        return raw if "branch" in wire else set_value(raw, "branch", branch)
 
     def _nest_message(self, raw: bytes, wire: JsonObject) -> bytes:
         """Move role and content into a message. The metadata stays in place."""
@@ -167,33 +169,36 @@ class DashDialect:
         metadata: JsonObject = value if is_object(value) else {}
         message: JsonObject = {"role": coerce_string(wire.get("role")), "content": None}
         role, content = get_value(raw, "role"), get_value(raw, "content")
+        # Moved verbatim: invalid UTF-8 is preserved and reported.
+        verbatim: dict[str, bytes | None] = {"role": role if message["role"] else None, "content": content}
+
+        def find_text(*keys: str) -> bytes | None:
+            key = next((key for key in keys if coerce_string(metadata.get(key))), None)
+            return None if key is None else get_value(get_value(raw, "metadata") or b"{}", key)
+
         if message["role"] == "assistant":
-            provider, model = coerce_string(metadata.get("provider")), coerce_string(metadata.get("model"))
-            self._model = (provider or self._model[0], model or self._model[1])
-            content = _build_blocks(content, wire.get("content"))
+            self._model = (find_text("provider") or self._model[0], find_text("model") or self._model[1])
+            verbatim["content"] = _build_blocks(content, wire.get("content"))
+            verbatim["provider"], verbatim["model"] = self._model
             message.update(
                 api="unknown",
-                provider=self._model[0],
-                model=self._model[1],
+                provider="",
+                model="",
                 usage=complete_usage(
                     {"totalTokens": coerce_number(metadata.get("tokens")), "cost": coerce_number(metadata.get("cost"))}
                 ),
                 stopReason="stop",
             )
         elif message["role"] == "tool":
-            role, content = b'"toolResult"', _build_blocks(content, wire.get("content"))
-            message.update(
-                toolCallId=coerce_string(metadata.get("toolCallId")),
-                toolName=coerce_string(metadata.get("toolName")) or coerce_string(metadata.get("tool")),
-                isError=metadata.get("isError") is True,
-            )
+            verbatim["role"] = b'"toolResult"'
+            verbatim["content"] = _build_blocks(content, wire.get("content"))
+            verbatim["toolCallId"], verbatim["toolName"] = find_text("toolCallId"), find_text("toolName", "tool")
+            message.update(toolCallId="", toolName="", isError=metadata.get("isError") is True)
         message["timestamp"] = parse_timestamp(coerce_string(wire.get("timestamp"))) or 0
         written = write_value(message)
-        # Content is moved verbatim: invalid UTF-8 is preserved and reported.
-        if role is not None and message["role"]:
-            written = set_value(written, "role", role)
-        if content is not None:
-            written = set_value(written, "content", content)
+        for key, text in verbatim.items():
+            if text is not None:
+                written = set_value(written, key, text)
         raw = set_value(raw, "message", written)
         return drop_key(drop_key(raw, "role"), "content")
 
