@@ -57,6 +57,14 @@ async def test_an_incomplete_answer_is_a_failure(answer, reason) -> None:
     assert (failed.value.model, failed.value.reason) == ("scripted:scripted", reason)
 
 
+async def test_an_endless_answer_is_not_a_summary_and_its_stream_is_ended() -> None:
+    model = ScriptedModel([["many words " * 10_000] * 200])
+
+    with pytest.raises(ModelError, match="the answer is longer than 4194304 bytes"):
+        await build_summarizer(model).summarize_branch(TALK)
+    assert len(model.requests) == 1
+
+
 async def test_an_error_of_the_model_is_raised_unchanged() -> None:
     with pytest.raises(ModelError, match="no"):
         await build_summarizer(ScriptedModel([ModelError("m", "auth", "no")])).summarize_branch(TALK)

@@ -47,6 +47,8 @@ from sessiontree.model.retry import compute_backoff
 
 MIN_SHARE = 1 / 8
 """The smallest share of the estimated space that is used. The estimate of four characters per token may be too high."""
+MAX_SUMMARY_BYTES = 4 << 20
+"""A longer answer, with its thoughts, is no summary: its stream is ended."""
 
 
 class SummaryFailed(SessionTreeError):
@@ -205,7 +207,8 @@ class Summarizer:
         for attempt in range(1, retry.attempts + 1):
             draft = PartialMessage(self._model.info)
             try:
-                return await run_unless_aborted(self._signal, complete(self._model, request, partial=draft))
+                answer = complete(self._model, request, MAX_SUMMARY_BYTES, partial=draft)
+                return await run_unless_aborted(self._signal, answer)
             except ModelError as error:
                 delay = compute_backoff(error, attempt, retry.base_delay)
                 if not (draft.has_started and error.is_retryable) or attempt == retry.attempts or delay is None:
