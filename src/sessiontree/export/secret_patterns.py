@@ -22,7 +22,8 @@ SECRET_NAMES = (
     *("password", "passwd", "pass phrase", "pass code", "secret", "secret key", "secret access key", "api key"),
     *("access key", "account key", "master key", "private key", "signing key", "encryption key", "access token"),
     *("api token", "auth token", "bearer token", "id token", "refresh token", "session token"),
-    *("authorization", "cookie", "credential", "credentials"),
+    *("authorization", "cookie", "credential", "credentials", "client key data"),
+    *("ssh pass", "db pass", "smtp pass", "become pass", "mysql pwd"),
 )
 """Names whose value is always a secret. `dbPassword`, `X-Api-Key` and `client_secret` end with one of them."""
 
@@ -44,7 +45,8 @@ _WEAK = (  # the last word of a name: a_b, a-b or aB
     "|(?<=[a-z0-9])(?:" + "|".join(hint.title() for hint in SECRET_NAME_HINTS) + "))"
 )
 _CLOSED = r"(?:\\{0,8}[\"'`]|&quot;)?\]?\*{0,2}"
-_TYPED = r":[ \t]{0,8}[A-Za-z_][A-Za-z0-9_.\[\]| ]{0,40}="
+_TYPED = r":[ \t]{0,8}[A-Za-z_][A-Za-z0-9_.\[\]| ]{0,40}(?:(?<= )=|=(?![=\s,;)}]|$))"
+"""A type before a value, not a base64 value that ends with `=`."""
 _ASSIGNED = rf"(?:{_TYPED}|:=|=>|[=!]=={{0,1}}|=|:|%3[Dd]|\\u003[Dd])\*{{0,2}}{_GAP}"
 _QUOTED = r"[bBfFrRuU]{0,2}(?P<quote>\\{0,8}[\"'`]|&quot;)(?P<quoted>(?:\\[^\n]?|[^\\\n])*?)(?=(?P=quote)|$)"
 _BLOCK = r"[|>][-+0-9]{0,2}[ \t]{0,20}\r?\n(?P<indent>[ \t]+)(?P<block>[^\n]*(?:\n(?P=indent)[^\n]*)*)"
@@ -54,9 +56,11 @@ _ARGUMENT = (
     r"(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))"
 )
 """The rest of a command that gives a password as an argument."""
+_MARGIN = r"(?:[+-]|[ \t]{0,8}[0-9]{1,6}(?:\t|→|:[ ]?|-))?+"
+"""What a diff, a reading tool or `grep -n` adds before a line."""
 _DATA = (
-    r"^(?P<level>[ \t]{0,40})(?:- )?[\"']?(?:data|stringData)[\"']?:[ \t]{0,8}\r?\n"
-    r"(?P<secret>(?P=level)[ \t]+[^\n]*(?:\n(?P=level)[ \t]+[^\n]*){0,500}+)(?:\n|\Z)"
+    rf"^{_MARGIN}(?P<level>[ \t]{{0,40}})(?:- )?[\"']?(?:data|stringData)[\"']?:[ \t]{{0,8}}\r?\n"
+    rf"(?P<secret>{_MARGIN}(?P=level)[ \t]+[^\n]*(?:\n{_MARGIN}(?P=level)[ \t]+[^\n]*){{0,500}}+)(?:\n|\Z)"
 )
 """The indented values of a YAML manifest."""
 _SECRETS = ("secret", "quoted", "block", "bare")
@@ -138,7 +142,8 @@ def _is_spelled_out(found: SecretMatch) -> bool:
     spelled_out = _FILLED_IN.sub("", value)
     if found["bare"] is None:
         return len(spelled_out) >= 3 and any(letter.isalnum() for letter in spelled_out)
-    goes_on = value.isalpha() and _PROSE.match(found.string, end)
+    # In `password=word other`, a shell takes the whole word; with a space or a colon before it, it may be a sentence.
+    goes_on = value.isalpha() and found.string[start - 1] != "=" and _PROSE.match(found.string, end)
     return len(spelled_out) >= 4 and not value.endswith(":") and not goes_on
 
 
@@ -275,25 +280,26 @@ RULES = _build_rules(
         ),
         (  # kind: Secret, then its data
             "kubernetes secret",
-            r"^[ \t]{0,40}(?:- )?[\"']?kind[\"']?:[ \t]{0,8}[\"']?Secret[\"']?,?[ \t]{0,8}\r?\n"
+            rf"^{_MARGIN}[ \t]{{0,40}}(?:- )?[\"']?kind[\"']?:[ \t]{{0,8}}[\"']?Secret[\"']?,?[ \t]{{0,8}}\r?\n"
             rf"(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?{_DATA}",
             _accept_any,
         ),
         (  # the same keys in alphabetical order
             "kubernetes secret",
-            rf"{_DATA}(?=(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?[ \t]{{0,40}}[\"']?kind[\"']?:[ \t]{{0,8}}[\"']?Secret\b)",
+            rf"{_DATA}(?=(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?{_MARGIN}[ \t]{{0,40}}"
+            r"[\"']?kind[\"']?:[ \t]{0,8}[\"']?Secret\b)",
             _accept_any,
         ),
         (
             "kubernetes secret",
-            r"\"kind\":[ \t]{0,8}\"Secret\"[^{}]{0,500}(?:\{[^{}]{0,500}\}[^{}]{0,500}){0,3}?"
-            r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]+)",
+            r"\"kind\\{0,8}\":[ \t]{0,8}\\{0,8}\"Secret\\{0,8}\"[^{}]{0,500}(?:\{[^{}]{0,500}\}[^{}]{0,500}){0,3}?"
+            r"\"(?:data|stringData)\\{0,8}\":\s{0,20}\{(?P<secret>[^{}]+)",
             _accept_any,
         ),
         (
             "kubernetes secret",
-            r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]{1,20000})\}"
-            r"(?=[^{}]{0,500}\"kind\":[ \t]{0,8}\"Secret\")",
+            r"\"(?:data|stringData)\\{0,8}\":\s{0,20}\{(?P<secret>[^{}]{1,20000})\}"
+            r"(?=[^{}]{0,500}\"kind\\{0,8}\":[ \t]{0,8}\\{0,8}\"Secret\\{0,8}\")",
             _accept_any,
         ),
         # user:password@, also with a @ in the password, or with a / that does not follow a port
@@ -393,10 +399,19 @@ RULES = _build_rules(
             _is_passphrase,
             ("phrase", "mnemonic"),
         ),
-        (  # host:5432:database:user:password
+        (  # kubectl create secret ... --from-literal=name=...
+            "kubernetes secret",
+            r"--from-literal[ =](?P<mark>[\"'])?[A-Za-z0-9_.-]{1,253}="
+            rf"(?!{re.escape(REDACTED_PREFIX)}|[$])[\"']?(?P<secret>(?:[^\s\"'|;&]|(?(mark)[ \t]|(?!)))+)",
+            lambda found: found.string.rfind(" secret ", max(0, found.start() - 2000), found.start()) >= 0,
+            ("--from-literal",),
+        ),
+        (  # host:5432:database:user:password, alone on a line or as the argument of echo
             "named secret",
-            r"^[ \t]{0,8}(?:[A-Za-z0-9_.*-]{1,255}|\[[0-9A-Fa-f:]{2,45}\]|/[A-Za-z0-9_./-]{1,100})"
-            r":(?P<port>[0-9]{1,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>(?:\\[^\n]|[^\s\\])+)",
+            r"(?:^[+-]?[ \t]{0,8}|(?<![A-Za-z0-9_.*/-])(?P<mark>[\"']?))"
+            r"(?:[A-Za-z0-9_.*-]{1,255}|\[[0-9A-Fa-f:]{2,45}\]|/[A-Za-z0-9_./-]{1,100})"
+            r":(?P<port>[0-9]{1,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:"
+            r"(?P<secret>(?:\\(?!n\b)[^\n]|(?(mark)[^\s\\\"']|[^\s\\]))+)",
             _is_pgpass,
             (":*:", ":543", ":643", "pgpass"),
         ),

@@ -10,7 +10,7 @@ TOKEN_END = r"(?![A-Za-z0-9_+/=-])"
 
 COMMON_TOKENS = (
     r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and compatible providers
-    r"(?:sk|rk|pk)_(?:live|test|prod)_[A-Za-z0-9]{10,}",  # Stripe
+    r"(?:sk|rk|pk)_(?:org_)?(?:live|test|prod)_[A-Za-z0-9]{10,}",  # Stripe
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
     r"glpat-[A-Za-z0-9_-]{16,}",
     r"xox[a-eo-s]-[A-Za-z0-9%-]{10,}|xapp-[A-Za-z0-9-]{10,}",  # Slack
