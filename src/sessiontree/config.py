@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import SessionTreeError, describe_validation_error
-from sessiontree.format.nesting import is_deep
+from sessiontree.format.nesting import NESTING_LIMIT, is_deep
 from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.regular_file import read_regular_file
 
@@ -306,10 +306,18 @@ def load_config(file: str | os.PathLike[str] | None = None) -> Config:
     return msgspec.structs.replace(config, sessions=os.path.abspath(folder))
 
 
+_ENDLESS_KEY = re.compile(
+    rb"""(?<![\w"'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]{0,9}\.[ \t]{0,9}){%d}""" % (NESTING_LIMIT + 1)
+)
+"""A dotted key with more parts than values may be nested."""
+
+
 def parse_toml(path: str, raw: bytes) -> dict[str, Any]:
     """Parse a TOML file. Raises `ConfigError`."""
     import tomllib
 
+    if _ENDLESS_KEY.search(raw):  # `tomllib` takes quadratic time for it
+        raise ConfigError(path, None, "nested too deeply")
     try:
         table = tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
