@@ -11,7 +11,7 @@ from sessiontree.errors import FormatError
 from sessiontree.interop import json_array
 from sessiontree.interop.json_array import split_array
 
-OBJECTS = [
+OBJECTS: list[object] = [
     {"title": 'A "quoted" } ] [ { \\\\', "mapping": {"a": [{}, [], {"b": "}"}]}},
     {},
     {"title": "\u00fc\U0001f333", "number": 1.5, "none": None, "list": [[1, 2], ["]"]]},
