@@ -1,4 +1,4 @@
-"""Compactions of Claude Code: what each menu of it and a fork write, and what the program then sends."""
+"""Compactions of Claude Code: what each menu of it and a fork write, and what the program then sends; old subagents."""
 
 from __future__ import annotations
 
@@ -130,3 +130,32 @@ def test_a_place_is_continued_without_a_compaction_of_another_branch(
 
     assert list_sent(st.open(place.file)) == ["one", "ONE", "four", "FOUR"]
     assert "They counted" not in Path(place.file).read_text()
+
+
+def test_subagents_inside_the_file_are_branches_under_their_calls(tmp_path: Path) -> None:
+    def call(id: str, task: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": id, "name": "Task", "input": {"description": task, "prompt": f"Do {task}"}}
+
+    def answer(id: str, parent: str, call: str) -> dict[str, Any]:
+        content: Any = [{"type": "tool_result", "tool_use_id": call, "content": "Done"}]
+        return {"type": "user", "uuid": id, "parentUuid": parent, "message": {"role": "user", "content": content}}
+
+    calls: Any = {"message": {"role": "assistant", "content": [call("c1", "tests"), call("c2", "docs")]}}
+    session = write_lines(
+        tmp_path / "s.jsonl",
+        say("q1", None, "Check all"),
+        say("a1", "q1", "", **calls),
+        say("q2", None, "Do tests", isSidechain=True),
+        say("q3", None, "Do docs", isSidechain=True),
+        say("a3", "q3", "Docs are fine", isSidechain=True),
+        say("a2", "q2", "Tests pass", isSidechain=True),
+        answer("r1", "a1", "c1"),
+        answer("r2", "a1", "c2"),
+        say("a4", "r2", "All good"),
+    )
+
+    assert session.heads.heads == {"main": "a4", "agent-tests": "a2", "agent-docs": "a3"}
+    assert session.heads.current == "main"
+    texts = [message["content"] for message in build_context(session.tree, "a2").to_llm()]
+    assert texts == ["Do tests", [{"type": "text", "text": "Tests pass"}]]
+    assert [session.tree[id].branch for id in ("q2", "a2", "a4")] == ["agent-tests", "agent-tests", "main"]

@@ -231,6 +231,18 @@ def test_forks_join_into_one_tree_on_request(home: Path) -> None:
     assert sorted(branches.values()) == [[*common, "Only in the fork"], [*common, "Only in the original"]]
 
 
+def test_a_session_is_joined_with_its_forks_by_its_path(home: Path) -> None:
+    files = sorted((FIXTURES / "claude/fork/projects/-project").glob("*.jsonl"))
+    for file in (*files, REWIND):
+        shutil.copy(file, home / file.name)
+
+    [result] = bring_in(home / files[0].name, join=True)
+
+    session = st.open(files[0].stem)
+    assert result.session == session.id
+    assert list(session.heads.heads) == ["main", f"fork-{files[1].stem[:8]}"]
+
+
 def test_a_thread_of_codex_over_several_files_is_one_session(home: Path) -> None:
     shutil.copytree(FIXTURES / "codex/revert/sessions", home / ".codex/sessions")
     shutil.copytree(FIXTURES / "codex/subagent/sessions", home / ".codex/sessions", dirs_exist_ok=True)

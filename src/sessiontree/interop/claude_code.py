@@ -126,8 +126,10 @@ class _TreeWriter:
         """The names of tools by call id."""
         self._callers: dict[str, EntryId] = {}
         """The entries that made calls, by call id."""
-        self._prompts: dict[str, list[tuple[EntryId, str]]] | None = None
-        """The entries that called a subagent and the ids of their calls, by prompt."""
+        self._prompts: dict[str, list[tuple[EntryId, str, str]]] | None = None
+        """The entries that called a subagent, with the ids of their calls and the tasks, by prompt."""
+        self._sidechains: dict[EntryId, str] = {}
+        """The branches of subagents whose lines are in the file of the session, by entry."""
 
     def build(
         self, forks: list[SessionLines], agents: list[SessionLines], details: dict[str, JsonObject]
@@ -190,7 +192,12 @@ class _TreeWriter:
                 self._check_parent(lines, node)
                 if parent is None or parent not in self._builder:
                     parent = root or self._find_caller(lines, node)
-                self._add_node(lines, node, parent, branches.get(node.id, branch))
+                elif parent in self._sidechains and node.is_sidechain:
+                    self._sidechains[node.id] = self._sidechains[parent]
+                name = self._sidechains.get(node.id)
+                if name is not None:
+                    self._heads[name] = node.id
+                self._add_node(lines, node, parent, name or branches.get(node.id, branch))
         for uuid in lines.links:
             self._builder.add_alias(uuid, lines.find(uuid))
 
@@ -207,20 +214,26 @@ class _TreeWriter:
         if self._prompts is None:
             self._prompts = self._list_prompts()
         prompt = extract_text(get_object(lines.read_records(node)[-1], "message").get("content"))
-        for caller, call in reversed(self._prompts.get(prompt, ())):
-            if caller in self._builder:
-                return self._builder.start_subagent(f"agent-{node.id[:8]}", id=node.id, parent=caller, call=call)
-        return None
+        waiting = self._prompts.get(prompt, [])
+        started = next((each for each in reversed(waiting) if each[0] in self._builder), None)
+        if started is None:
+            return None
+        waiting.remove(started)
+        caller, call, task = started
+        name = choose_branch_name(f"agent-{task or node.id[:8]}", self._heads)
+        self._sidechains[node.id] = name
+        return self._builder.start_subagent(name, id=node.id, parent=caller, call=call, description=task or None)
 
-    def _list_prompts(self) -> dict[str, list[tuple[EntryId, str]]]:
-        found: dict[str, list[tuple[EntryId, str]]] = {}
+    def _list_prompts(self) -> dict[str, list[tuple[EntryId, str, str]]]:
+        found: dict[str, list[tuple[EntryId, str, str]]] = {}
         for node in self._main.nodes.values():
             is_caller = node.kind == "assistant" and node.calls and not node.is_sidechain
             for record in self._main.read_records(node) if is_caller else ():
                 for block in get_blocks(record):
-                    prompt = get_object(block, "input").get("prompt")
+                    given = get_object(block, "input")
+                    prompt, task = given.get("prompt"), coerce_string(given.get("description"))
                     if isinstance(prompt, str) and prompt:
-                        found.setdefault(prompt, []).append((node.id, coerce_string(block.get("id"))))
+                        found.setdefault(prompt, []).append((node.id, coerce_string(block.get("id")), task))
         return found
 
     def _add_agents(self, agents: list[SessionLines], details: dict[str, JsonObject]) -> None:

@@ -126,7 +126,7 @@ def _group_files(place: str, join: bool) -> list[_FileGroup]:
         format = detect_file(path)
         if format is None:
             raise NotFound("session of another program", place, "unknown format")
-        return [_FileGroup(format, [path])]
+        return [_FileGroup(format, [path, *(_find_forks(path, format) if join else ())])]
     by_format: dict[str, list[str]] = {}
     for found in _walk_files(path):
         format = detect_file(found)
@@ -147,6 +147,15 @@ def _walk_files(folder: str) -> Iterator[str]:
         yield from (os.path.join(root, name) for name in sorted(names) if name.endswith(SUFFIXES))
 
 
+def _find_forks(path: str, format: ForeignFormat) -> list[str]:
+    """Return the other files in a folder that share lines with a file, directly or through others."""
+    folder = os.path.dirname(path)
+    names = [os.path.join(folder, name) for name in sorted(os.listdir(folder or os.curdir)) if name.endswith(SUFFIXES)]
+    found = [name for name in names if name != path and detect_file(name) is format]
+    groups = _join_forks([path, *format.select_sessions(found)])
+    return [name for files in groups if path in files for name in files if name != path]
+
+
 def _join_forks(paths: Sequence[str]) -> list[list[str]]:
     """Group the files of each folder that share lines: a fork repeats the lines of its origin."""
     groups: list[tuple[set[str], list[str]]] = []
@@ -163,7 +172,7 @@ def _join_forks(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _read_uuids(path: str) -> set[str]:
-    pattern = re.compile(rb'"uuid":"([0-9a-f-]{36})"')
+    pattern = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,100})"')
     try:
         with open_regular_file(path) as file:
             return {found[1].decode() for line in file if (found := pattern.search(line)) is not None}
