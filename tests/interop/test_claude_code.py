@@ -11,6 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.library.foreign_continue import continue_session
+from sessiontree.library.foreign_import import import_sessions
 from tests.interop.conformance import merge, simplify
 
 FRAME = "This session is being continued from a previous conversation. "
@@ -159,3 +160,33 @@ def test_subagents_inside_the_file_are_branches_under_their_calls(tmp_path: Path
     texts = [message["content"] for message in build_context(session.tree, "a2").to_llm()]
     assert texts == ["Do tests", [{"type": "text", "text": "Tests pass"}]]
     assert [session.tree[id].branch for id in ("q2", "a2", "a4")] == ["agent-tests", "agent-tests", "main"]
+
+
+def test_a_place_between_results_is_continued_without_the_other_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+
+    def call(id: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": id, "name": "ls", "input": {}}
+
+    def answer(id: str, parent: str, call: str) -> dict[str, Any]:
+        content: Any = [{"type": "tool_result", "tool_use_id": call, "content": f"Result of {call}"}]
+        return {"type": "user", "uuid": id, "parentUuid": parent, "message": {"role": "user", "content": content}}
+
+    calls: Any = {"message": {"role": "assistant", "content": [call("c1"), call("c2")]}}
+    path = tmp_path / "s.jsonl"
+    with write_lines(
+        path, say("q1", None, "Look"), say("a1", "q1", "", **calls), answer("r1", "a1", "c1"), answer("r2", "a1", "c2")
+    ):
+        [result] = import_sessions(str(path), into=str(tmp_path / "own"))
+    with st.open(str(result.target)) as session:
+        branch = session.create_branch("ours", at="r1")
+        branch.append(st.user("Enough"))
+        written = continue_session(session, "claude", at="ours")
+
+    texts = Path(written.file).read_text()
+    assert "Result of c1" in texts
+    assert "Result of c2" not in texts
+    assert "Enough" in texts

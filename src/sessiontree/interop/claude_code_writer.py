@@ -63,7 +63,7 @@ def _extend_original(request: ResumeRequest, original: bytes, writer: _LineWrite
     path = _list_path(lines, anchor)
     # Claude Code ignores all lines before the last compaction, also if it is on another branch.
     has_other_compaction = any(node.boundary is not None and node.id not in path for node in lines.nodes.values())
-    if has_other_compaction or (not bodies and anchor not in leaves):
+    if has_other_compaction or _has_other_results(lines, path) or (not bodies and anchor not in leaves):
         kept = _select_path(kept, lines, path, anchor)
     new = list(writer.write_entries(bodies, anchor))
     leaf = writer.last if bodies else anchor
@@ -94,6 +94,14 @@ def _list_path(lines: SessionLines, anchor: EntryId) -> set[EntryId]:
         path.add(node)
         node = lines.find(lines.nodes[node].parent)
     return path
+
+
+def _has_other_results(lines: SessionLines, path: set[EntryId]) -> bool:
+    """Return whether calls of a path have results that are not on it. Claude Code sends those too."""
+    made = {call for id in path if lines.nodes[id].kind == "assistant" for call in lines.nodes[id].calls}
+    return any(
+        node.kind == "user" and node.id not in path and not made.isdisjoint(node.calls) for node in lines.nodes.values()
+    )
 
 
 def _select_path(data: bytes, lines: SessionLines, path: set[EntryId], anchor: EntryId) -> bytes:
