@@ -106,6 +106,16 @@ def test_a_trusted_project_server_is_started_until_its_file_changes(cli: Run, he
     assert "tool" not in cli("mcp", "test", code=1)
 
 
+@pytest.mark.parametrize("text", ["{", '{"mcpServers": {"web": {"type": "sse", "url": "http://x"}}}'])
+def test_a_project_file_with_mistakes_does_not_hide_other_servers(
+    text: str, cli: Run, here: Path, config: Path
+) -> None:
+    add_mcp_server("mine", {"command": "mine"})
+    (here / ".mcp.json").write_text(text)
+
+    assert cli("mcp", "list").split()[0] == "mine"
+
+
 def test_the_command_line_does_not_import_the_sdk() -> None:
     code = "import sys; from sessiontree.cli import main; import sessiontree.cli.chat, sessiontree.cli.mcp; " + (
         "import sessiontree.agent.factory; assert not {'mcp', 'mcp_types', 'anyio'} & sys.modules.keys()"

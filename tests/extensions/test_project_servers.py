@@ -49,6 +49,16 @@ async def test_servers_of_a_project_are_used_only_after_the_user_trusts_them(loa
     assert not pool.servers
 
 
+async def test_a_server_that_cannot_be_used_is_reported_and_the_others_work(load: Load, project: Path) -> None:
+    servers = {"old": {"command": "old"}, "events": {"type": "sse", "url": "https://example.com/sse"}}
+    (project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+    loaded = await load(mcp=McpPool(), ui=Person(True))
+
+    assert [server.name for server in loaded.controller.options.mcp.servers] == ["old"]
+    assert any("mcpServers.events.type: 'sse' is not supported" in notice for notice in loaded.notices)
+
+
 async def test_the_question_of_trust_shows_variables_headers_and_the_folder(load: Load, project: Path) -> None:
     servers = {
         "local": {"command": "node", "env": {"NODE_OPTIONS": "--require ./x.js"}, "cwd": "hidden folder"},

@@ -148,9 +148,18 @@ def _load_servers() -> tuple[list[McpServer], dict[str, bytes]]:
     path = find_project_file(os.getcwd())
     files: dict[str, bytes] = {}
     if path is not None:
-        files[path] = read_regular_file(path, MAX_PROJECT_FILE_BYTES)
-        for server in parse_project_file(path, files[path]):
-            servers.setdefault(server.name, server)
+        try:
+            files[path] = read_regular_file(path, MAX_PROJECT_FILE_BYTES)
+            found = parse_project_file(path, files[path])
+        except OSError as error:
+            warn(f"{path}: {error.strerror or error}; its MCP servers are not used")
+        except ConfigError as error:
+            warn(f"{error}; its MCP servers are not used")
+        else:
+            for server in found.servers:
+                servers.setdefault(server.name, server)
+            for problem in found.problems:
+                warn(f"{problem}; this MCP server is not used")
     return list(servers.values()), files
 
 

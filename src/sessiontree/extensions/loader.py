@@ -285,13 +285,16 @@ class ExtensionLoader:
             return
         try:
             raw = read_regular_file(path, MAX_PROJECT_FILE_BYTES)
-            servers = parse_project_file(path, raw)
+            found = parse_project_file(path, raw)
         except OSError as error:
             self._report(f"{path}: {error.strerror or error}")
             return
         except ConfigError as error:
             self._report(f"{error}; its MCP servers are not used")
             return
+        servers = found.servers
+        for problem in found.problems:
+            self._report(f"{problem}; this MCP server is not used", "warning")
         content = wrap_server_file(path, raw)
         question = TrustQuestion(
             what="MCP servers",

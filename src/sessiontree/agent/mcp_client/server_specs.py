@@ -28,6 +28,8 @@ EDITOR_ORIGIN = "editor"
 MAX_PROJECT_FILE_BYTES = 1 << 20
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_PROJECT_FIELDS = ("command", "args", "env", "cwd", "url", "headers")
+"""The fields of a `.mcp.json` that count. Only the user sets limits and trusts what a server says about its tools."""
 _HTTP_TYPES = ("http", "streamable-http", "streamableHttp")
 
 
@@ -89,16 +91,32 @@ def find_project_file(cwd: str) -> str | None:
         at = parent
 
 
-def parse_project_file(path: str, raw: bytes) -> list[McpServer]:
-    """Return the servers of a `.mcp.json`. Fields of other programs are ignored. Raises `ConfigError`."""
+class ProjectServers(Struct, frozen=True):
+    """The servers of a `.mcp.json`, and why the others in it cannot be used."""
+
+    servers: list[McpServer]
+    problems: list[ConfigError]
+
+
+def parse_project_file(path: str, raw: bytes) -> ProjectServers:
+    """Return the servers of a `.mcp.json`. Fields of other programs are ignored.
+
+    Raises `ConfigError` if the file as a whole is invalid.
+    """
     try:
-        found: Any = msgspec.json.decode(raw)
+        data: Any = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(path, None, f"not valid JSON: {error}") from error
-    servers: Any = found.get("mcpServers") if is_object(found) else None
-    if not is_object(servers):
+    listed: Any = data.get("mcpServers") if is_object(data) else None
+    if not is_object(listed):
         raise ConfigError(path, None, "expected an object with `mcpServers`")
-    return [_build_server(path, name, server) for name, server in servers.items()]
+    found = ProjectServers([], [])
+    for name, server in listed.items():
+        try:
+            found.servers.append(_build_server(path, name, server))
+        except ConfigError as error:  # the file is written for several programs, and the other servers work
+            found.problems.append(error)
+    return found
 
 
 def _build_server(path: str, name: str, server: Any) -> McpServer:
@@ -108,8 +126,7 @@ def _build_server(path: str, name: str, server: Any) -> McpServer:
     kind = server.get("type")
     if kind not in (None, "stdio", *_HTTP_TYPES):
         raise ConfigError(path, f"{key}.type", f"{kind!r} is not supported; choose stdio or http")
-    known = {field: server[field] for field in McpServerSettings.__struct_fields__ if field in server}
-    known.pop("trust_read_only", None)  # only the user decides this
+    known = {field: server[field] for field in _PROJECT_FIELDS if field in server}
     settings = convert_setting(path, McpServerSettings, known, key)
     check_mcp_server(path, key, name, settings)
     return McpServer(name=name, settings=settings, origin=path, is_trusted=False)
@@ -142,6 +159,7 @@ def expand_server(server: McpServer, config: Config) -> McpServerSettings:
         return settings
     return structs.replace(
         settings,
+        command=None if settings.command is None else expand(settings.command),
         args=tuple(map(expand, settings.args)),
         env=_map_values(expand, settings.env),
         url=None if settings.url is None else expand(settings.url),
