@@ -17,7 +17,7 @@ import pytest
 
 import acp
 import sessiontree as st
-from sessiontree.acp.stdio_transport import MAX_MESSAGE_BYTES
+from sessiontree.acp.stdio_transport import MAX_MESSAGE_BYTES, READ_BYTES
 from sessiontree.acp.tool_call_display import MAX_OUTPUT_CHARS
 from sessiontree.slash_commands.plan_mode import APPROVE, APPROVE_EDITS, KEEP, LEAVE
 from tests.acp.editor import COMMAND, SECONDS, Editor, spawn_editor, start_editor
@@ -625,6 +625,27 @@ async def test_bad_messages_are_answered_with_errors_and_the_agent_continues(ser
         meta = {"session_id": "other", "self": 1, "prompt": []}
         prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "Hello \ud800"}], "_meta": meta}
         assert await editor.request("session/prompt", prompt) == {"stopReason": "end_turn"}
+
+
+async def test_a_request_that_is_too_long_gets_an_error_with_its_id(server: FakeServer, here: Path) -> None:
+    server.add("Still here.")
+    async with start_editor(cwd=here) as editor:
+        session = await editor.open(here)
+        text = {"type": "text", "text": "x" * (MAX_MESSAGE_BYTES + READ_BYTES)}
+        error = await fails(editor.request("session/prompt", {"sessionId": session, "prompt": [text]}))
+        assert (error.code, str(error)) == (-32600, "the message is longer than 64 MiB")
+        assert await editor.prompt(session, "Hello") == "end_turn"
+
+
+async def test_a_notification_about_a_session_that_is_not_open_is_one_line_in_the_log(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with start_editor(cwd=here) as editor:
+        await editor.connection.cancel(session_id="none")
+        await editor.connection.list_sessions()
+
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("WARNING", None)]
+    assert "open session 'none' not found" in caplog.text
 
 
 async def start_streaming(editor: Editor, here: Path) -> tuple[str, asyncio.Task[str]]:

@@ -141,7 +141,9 @@ class AgentServer:
                 raise
             _log.warning("%s: %s", method, error)
         except SessionTreeError as error:
-            raise _convert_error(error) from error
+            if not is_notification:
+                raise _convert_error(error) from error
+            _log.warning("%s: %s", method, error)
         finally:
             self._unanswered -= 1
             if not self._unanswered:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable
 from concurrent.futures import CancelledError
@@ -28,6 +29,9 @@ FLUSH_SECONDS = 2.0
 """How long the last messages may take to be written."""
 
 TOO_LONG = b"(a message that is too long)"
+"""Starts a line that was not kept. The first bytes of the message follow, which usually have its id."""
+HEAD_BYTES = 1024
+REQUEST_ID = re.compile(rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]*")')
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 
 _log = logging.getLogger(__name__)
@@ -114,18 +118,18 @@ class StdioTransport:
 
     def _read_lines(self) -> None:
         """Read lines until the end of the input. Runs in a thread."""
-        line, is_too_long = bytearray(), False
+        line, refused = bytearray(), b""
         try:
             while data := os.read(self._reader, READ_BYTES):
                 *ended, rest = data.split(b"\n")
                 for piece in ended:
                     line += piece
-                    self._put_line(TOO_LONG if is_too_long else bytes(line))
+                    self._put_line(refused or bytes(line))
                     line.clear()
-                    is_too_long = False
+                    refused = b""
                 line += rest
                 if len(line) > MAX_MESSAGE_BYTES:
-                    is_too_long = True
+                    refused = refused or TOO_LONG + line[:HEAD_BYTES]
                     line.clear()
         except OSError as error:
             _log.warning("cannot read from the client: %s", error)
@@ -140,11 +144,13 @@ class StdioTransport:
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         """Return a well-formed message. Answer or drop everything else."""
+        if line.startswith(TOO_LONG):
+            text = f"the message is longer than {MAX_MESSAGE_BYTES >> 20} MiB"
+            return self._refuse(_find_request_id(line), INVALID_REQUEST, text)
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):
-            reason = f"longer than {MAX_MESSAGE_BYTES >> 20} MiB" if line == TOO_LONG else "not valid JSON"
-            return self._refuse(None, PARSE_ERROR, f"the message is {reason}")
+            return self._refuse(None, PARSE_ERROR, "the message is not valid JSON")
         if not is_object(message):
             return self._refuse(None, INVALID_REQUEST, "a message is a JSON object; batches are not supported")
         id = message.get("id")
@@ -185,6 +191,15 @@ class StdioTransport:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:  # the event loop is closed
             return
+
+
+def _find_request_id(head: bytes) -> str | int | None:
+    """Return the id of a request, of which only the first bytes are known; `None` if they do not show it."""
+    envelope = head.partition(b'"params"')[0]
+    found = REQUEST_ID.search(envelope) if b'"method"' in envelope else None
+    with suppress(ValueError):  # not UTF-8
+        return json.loads(found[1]) if found else None
+    return None
 
 
 def _set_done(future: asyncio.Future[None]) -> None:
