@@ -24,6 +24,12 @@ def test_front_matter_sets_the_description_and_the_argument_hint() -> None:
     assert parse_prompt_file("review.md", text).text == "Review $1"
 
 
+def test_front_matter_of_other_programs_may_have_lists_and_comments() -> None:
+    text = b"---\n# ours\nallowed-tools:\n  - Read\n- Bash\ndescription: 'It''s a review'\n---\nReview $1"
+
+    assert build_prompt_command("review", "review.md", text).help == "It's a review"
+
+
 def test_without_a_description_the_first_line_is_the_help() -> None:
     assert build_prompt_command("a", "a.md", b"# Look at this\n\nAnd that.").help == "Look at this"
 

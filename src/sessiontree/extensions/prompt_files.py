@@ -24,10 +24,11 @@ KEYS = ("description", "argument-hint")
 
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\$(?:([1-9])(?!\d)|@|ARGUMENTS\b)")
-
-
 _BLOCK_MARKS = (">", "|", ">-", "|-", ">+", "|+")
 """Values that start on the next line, in YAML."""
+_QUOTED = re.compile(r"""(?:"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>(?:[^']|'')*)')(?:\s+#.*)?""")
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": " ", "t": " ", "r": " "}
 
 
 class PromptFile(Struct, frozen=True, kw_only=True):
@@ -58,32 +59,40 @@ def parse_prompt_file(path: str, data: bytes) -> PromptFile:
 def split_front_matter(path: str, data: bytes, *, strict: bool = True) -> tuple[dict[str, str], str]:
     """Return the values at the top of a Markdown file, and its text. Raises `FormatError`, also for an empty text.
 
-    Without `strict`, values may continue on indented lines, as in YAML, and lines of other forms are ignored.
+    Values may be quoted and continue on indented lines, as in YAML. Without `strict`, lines of other forms are ignored.
     """
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FormatError(path, "not valid UTF-8") from error
     front = _FRONT.match(text)
-    values: dict[str, str] = {}
-    last = ""
+    found: dict[str, list[str]] = {}
+    lines: list[str] = []
     for line in front[1].split("\n") if front else ():
-        key, colon, value = line.partition(":")
-        if not strict and line[:1] in (" ", "\t"):
-            values[last] = " ".join(filter(None, [values.get(last, ""), line.strip()]))
+        if line[:1] in ("", " ", "\t"):
+            lines.append(line.strip())
             continue
-        if not colon and strict and line.strip():
+        key, colon, value = line.partition(":")
+        if strict and not colon and not line.startswith(("- ", "#")):
             raise FormatError(path, f"{line.strip()!r} in the front matter is not `key: value`")
-        last = key.strip()
-        values[last] = "" if not strict and value.strip() in _BLOCK_MARKS else _strip_quotes(value.strip())
+        lines = found[key.strip()] = [value.strip()]
     body = (text[front.end() :] if front else text).strip()
     if not body:
         raise FormatError(path, "the prompt is empty" if strict else "the file is empty")
-    return values, body
+    return {key: _read_value(lines) for key, lines in found.items()}, body
 
 
-def _strip_quotes(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+def _read_value(lines: list[str]) -> str:
+    """Return a value of one or more lines as YAML reads it, on one line."""
+    if lines[0] in _BLOCK_MARKS:
+        return " ".join(filter(None, lines[1:]))
+    value = " ".join(filter(None, lines))
+    quoted = _QUOTED.fullmatch(value)
+    if quoted is None:
+        return value
+    if quoted["single"] is not None:
+        return quoted["single"].replace("''", "'")
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), quoted["double"])
 
 
 def build_prompt_command(name: str, path: str, data: bytes) -> Command:

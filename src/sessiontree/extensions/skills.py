@@ -106,7 +106,7 @@ def _list_skill_paths(folders: Iterable[str]) -> Iterator[str]:
 def parse_skill(path: str, data: bytes) -> Skill:
     """Parse a `SKILL.md`. Raises `FormatError`."""
     values, text = split_front_matter(path, data, strict=False)
-    name = values.get("name") or os.path.basename(os.path.dirname(path))
+    name = values.get("name", "").partition(" #")[0].strip() or os.path.basename(os.path.dirname(path))
     if not _NAME.fullmatch(name):
         raise FormatError(
             escape_line(path), "the name of a skill has at most 64 letters, digits, `-`, `_`, `.` and `:`"
