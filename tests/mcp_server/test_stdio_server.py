@@ -16,8 +16,16 @@ import sessiontree as st
 from sessiontree.adapters.langgraph import TreeSaver
 from sessiontree.core.messages import assistant, user
 from sessiontree.errors import ReadOnly
+from sessiontree.export.redact import Redactor
 from sessiontree.library.foreign_import import import_sessions
-from sessiontree.mcp_server.session_access import SessionAccess
+from sessiontree.mcp_server.session_access import (
+    ENTRY_CHARS,
+    REMOVED_CHARS,
+    SECRET_CHARS,
+    SessionAccess,
+    _read_start,
+    _read_text,
+)
 from sessiontree.mcp_server.stdio_server import format_path
 from sessiontree.session import Session
 from tests.interop.conformance import FIXTURES
@@ -164,6 +172,43 @@ def test_a_first_message_that_is_cut_off_inside_a_secret_does_not_show_its_start
     (listed,) = SessionAccess(os.getcwd()).list_sessions()["sessions"]
 
     assert listed["firstMessage"] == ("word " * 36).strip() + "…"
+
+
+class CountingRedactor(Redactor):
+    """Counts the characters that it searches."""
+
+    searched = 0
+
+    def redact_text(self, text: str) -> str:
+        self.searched += len(text)
+        return super().redact_text(text)
+
+
+def test_only_the_start_of_a_text_of_many_megabytes_is_redacted(project: Path) -> None:
+    with st.create("huge") as made:
+        entry = made.append(user(f"The key is {KEY}. " + "line after line\n" * 2_000_000))
+    redactor = CountingRedactor()
+
+    text, length = _read_start(entry, redactor, ENTRY_CHARS)
+
+    assert redactor.searched < 1_000_000
+    assert text.startswith("The key is [redacted token]. line after line")
+    assert (len(text), length) == (ENTRY_CHARS, len(entry.text))
+    page = SessionAccess(os.getcwd()).read_entry("huge", entry.id)
+    assert (page["length"], page["nextOffset"]) == (length, len(page["text"]))
+
+
+@pytest.mark.parametrize("count", [1, 5, 3000, 6000])
+@pytest.mark.parametrize("before", [0, SECRET_CHARS + REMOVED_CHARS + ENTRY_CHARS - 50])
+def test_a_start_has_no_part_of_a_secret_however_much_is_removed(count: int, before: int) -> None:
+    text = "x " * (before // 2) + f"key {KEY} " * count + "end " * 100_000
+    for entry in (
+        st.memory().append(user(text)),
+        st.memory().append(assistant_call("run", {"password": "hunter2-Qx7", "text": text, "list": ["a", text]})),
+    ):
+        start, _ = _read_start(entry, Redactor(), ENTRY_CHARS)
+
+        assert start[:ENTRY_CHARS] == _read_text(entry, Redactor())[:ENTRY_CHARS]
 
 
 async def test_errors_are_redacted(session: Session) -> None:

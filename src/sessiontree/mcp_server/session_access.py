@@ -7,6 +7,7 @@ unless the user allows all folders.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
@@ -15,6 +16,7 @@ from sessiontree.branch_comparison import comparison_to_wire
 from sessiontree.core.context_explanation import explain
 from sessiontree.core.entries import TEXT_LENGTH, CustomMessage, Entry, JsonObject
 from sessiontree.core.entry_text import format_whole_body, get_speaker
+from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.query import Query, parse_query
 from sessiontree.core.search_text import fold_parts, get_text_parts
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly
@@ -37,6 +39,10 @@ ENTRY_CHARS = 2_000
 """Characters of an entry in a path. `read_entry` returns more of it."""
 PAGE_CHARS = 20_000
 """Characters of all entries on one page together, and of one page of an entry."""
+SECRET_CHARS = 1 << 16
+"""The longest secret that is recognized when only the start of a long text is redacted."""
+REMOVED_CHARS = 1 << 18
+"""How much shorter the start of a long text may become. If it becomes shorter, the whole text is redacted."""
 NOTE_TYPE = "note"
 MAX_NOTE_CHARS = 20_000
 MAX_LABEL_CHARS = 200
@@ -167,8 +173,8 @@ class SessionAccess:
             raise InvalidOperation("offset must not be negative")
         redactor = _create_redactor()
         found = opened.tree[id]
-        text = _read_text(found, redactor)
         end = offset + PAGE_CHARS
+        text, length = _read_start(found, redactor, end)
         item = _encode_entry(opened, found, redactor, 0)
         return redactor.redact_value(
             {
@@ -176,8 +182,8 @@ class SessionAccess:
                 **item,
                 "parent": opened.tree.parent(id),
                 "text": text[offset:end],
-                "length": len(text),
-                "nextOffset": end if end < len(text) else None,
+                "length": length,
+                "nextOffset": end if end < length else None,
             }
         )
 
@@ -289,6 +295,53 @@ def _read_text(entry: Entry, redactor: Redactor) -> str:
     return format_whole_body(wire)
 
 
+def _read_start(entry: Entry, redactor: Redactor, size: int) -> tuple[str, int]:
+    """Return a text whose first `size` characters are those of `_read_text`, and the length of all.
+
+    Of a text of many megabytes, only the start is redacted. Its length is then that of the text with its secrets.
+    """
+    wire: Any = encode_body(entry.body)
+    cut = _cut_texts(wire, size + SECRET_CHARS + REMOVED_CHARS)
+    if cut is wire:
+        text = format_whole_body(redactor.redact_value(wire))
+        return text, len(text)
+    redacted: Any = redactor.redact_value(cut)
+    # The last characters of a text that was cut may be half of a secret.
+    if any(len(text) < size + SECRET_CHARS for text in _list_cut_texts(wire, cut, redacted)):
+        text = _read_text(entry, redactor)
+        return text, len(text)
+    return format_whole_body(redacted)[:size], len(format_whole_body(wire))
+
+
+def _cut_texts(value: Any, size: int) -> Any:
+    """Return a JSON value in which no text is longer than `size`: the same value if nothing was cut."""
+    if isinstance(value, str):
+        return value if len(value) <= size else value[:size]
+    if is_object(value):
+        if value.get("type") == "image":  # its size is shown
+            return value
+        items = {key: _cut_texts(inner, size) for key, inner in value.items()}
+        return items if any(items[key] is not value[key] for key in value) else value
+    if is_list(value):
+        texts = [_cut_texts(inner, size) for inner in value]
+        return texts if any(new is not old for new, old in zip(texts, value, strict=True)) else value
+    return value
+
+
+def _list_cut_texts(whole: Any, cut: Any, redacted: Any) -> Iterator[str]:
+    """Yield what the texts that were cut became when they were redacted."""
+    if cut is whole:
+        return
+    if isinstance(whole, str):
+        yield redacted if isinstance(redacted, str) else ""
+    elif is_object(whole):
+        for key, new in zip(whole, redacted.values(), strict=True):
+            yield from _list_cut_texts(whole[key], cut[key], new)
+    else:
+        for old, shorter, new in zip(whole, cut, redacted, strict=True):
+            yield from _list_cut_texts(old, shorter, new)
+
+
 def _matches_redacted(entry: Entry, query: Query, redactor: Redactor) -> bool:
     line = write_object(redactor.redact_value(read_object(entry.raw)))
     redacted = structs.replace(entry, cached_body=entry.source.decode_body(line))
@@ -296,11 +349,11 @@ def _matches_redacted(entry: Entry, query: Query, redactor: Redactor) -> bool:
 
 
 def _encode_entry(session: Session, entry: Entry, redactor: Redactor, limit: int) -> JsonObject:
-    text = _read_text(entry, redactor) if limit > 0 else ""
+    text, length = _read_start(entry, redactor, limit) if limit > 0 else ("", 0)
     item: JsonObject = {"entry": entry.id, "role": get_speaker(entry), "time": entry.timestamp, "text": text[:limit]}
-    if len(text) > limit > 0:
+    if length > limit > 0:
         item["cutOffAt"] = limit
-        item["length"] = len(text)
+        item["length"] = length
     label = session.tree.label(entry.id)
     if label:
         item["label"] = label
