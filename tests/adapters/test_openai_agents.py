@@ -657,6 +657,16 @@ async def test_an_id_that_is_no_name_is_refused(folder: Path, id: str) -> None:
         await TreeSession(id, folder).add_items([user("a")])
 
 
+async def test_an_id_that_is_no_text_is_refused_and_finds_no_session_without_a_name(folder: Path) -> None:
+    with st.create(dir=folder) as unnamed:
+        unnamed.append(st.user("not yours"))
+
+    for id in (None, 5):
+        session: Any = TreeSession(id, folder)  # type: ignore[arg-type]
+        with pytest.raises(UserError, match="the name of a session is text, not"):
+            await session.get_items()
+
+
 async def test_an_output_of_50_megabytes_is_stored_and_does_not_block_the_event_loop(folder: Path) -> None:
     session = TreeSession("s", folder)
     items = [user("a"), call("c1"), output("c1", "x" * 50_000_000)]

@@ -85,6 +85,8 @@ class NamedSessions:
                 self._open.popitem()[1].close()
 
     def _find(self, name: str) -> str | None:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - `None` would find a session without a name
+            raise InvalidOperation(f"the name of a session is text, not {type(name).__name__}")
         found = [
             summary.file
             for archived in (False, True)
