@@ -213,7 +213,8 @@ export class Conversation extends Component {
     session.target = null;
     this.isAtEnd = false;
     article.scrollIntoView({ block: "center" });
-    if (!article.contains(document.activeElement)) article.focus({ preventScroll: true });
+    const isTyping = document.activeElement?.matches("textarea"); // loading takes time; keep the keys where they are
+    if (!isTyping && !article.contains(document.activeElement)) article.focus({ preventScroll: true });
     return true;
   }
 
