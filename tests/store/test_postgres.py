@@ -352,24 +352,34 @@ def test_a_writer_can_append_and_read_but_not_change_entries(server: Server) -> 
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
-def test_listings_that_a_writer_falsified_are_computed_again_from_the_lines(server: Server) -> None:
-    """docs/postgres.md says what a writer may falsify, and how the owner repairs it."""
+def test_a_writer_changes_the_listing_only_of_sessions_that_it_created(server: Server) -> None:
     url = server.new_database()
-    with Session.create(PostgresStore(parse_address(f"{url}#s")), id="s", cwd="/p", name="true") as session:
-        session.append(st.user("hello"))
+    for id in ("s", "t"):
+        with Session.create(PostgresStore(parse_address(f"{url}#{id}")), id=id, cwd="/p", name="true") as session:
+            session.append(st.user("hello"))
     grant(url)
     rows(url, "CREATE ROLE liar LOGIN IN ROLE sessiontree_writer")
-    rows(url.replace("postgres@", "liar@"), "UPDATE sessiontree.session SET name = 'false', messages = 9")
+    liar = url.replace("postgres@", "liar@")
+    with Session.create(PostgresStore(parse_address(f"{liar}#own")), id="own", cwd="/p", name="mine") as own:
+        own.append(st.user("hello"))
 
-    (listed,) = catalog.sessions(all=True, dir=url)
-    assert (listed.name, listed.message_count) == ("false", 9)
-    with st.open(f"{url}#s") as session:
-        assert (session.name, session.head.path()[-1].text) == ("true", "hello")
+    for role in ("", "SET ROLE sessiontree_writer; "):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="another role created the session"):
+            rows(liar, f"{role}UPDATE sessiontree.session SET name = 'false', messages = 9 WHERE id = 's'")
+    rows(liar, "UPDATE sessiontree.session SET name = 'false', messages = 9 WHERE id = 'own'")
+    rows(url, "UPDATE sessiontree.session SET told = false WHERE id = 't'")  # the owner may
+    with st.open(f"{liar}#s") as session:  # appending to a session of another role works as before
+        session.append(st.user("more"))
+        store = session.store
+        assert isinstance(store, PostgresStore)
+        store.backdate(0)
+
+    listed = {summary.id: (summary.name, summary.message_count) for summary in catalog.sessions(all=True, dir=liar)}
+    assert listed == {"s": ("true", 2), "t": ("true", 1), "own": ("false", 9)}
     page = Path(__file__).parents[2] / "docs" / "postgres.md"
     rows(url, page.read_text().split("```sql\n")[1].partition("```")[0])
-
-    (listed,) = catalog.sessions(all=True, dir=url)
-    assert (listed.name, listed.message_count) == ("true", 1)
+    listed = {summary.id: (summary.name, summary.message_count) for summary in catalog.sessions(all=True, dir=url)}
+    assert listed == {"s": ("true", 2), "t": ("true", 1), "own": ("mine", 1)}
 
 
 def test_a_writer_can_copy_a_file_with_an_unfinished_last_line(server: Server, tmp_path: Path) -> None:

@@ -434,7 +434,22 @@ BEGIN
 END $$;
 """
 
-MIGRATIONS = (_TABLES, _SEARCH_INDEX, _FAIR_APPENDS, _APPEND_AND_READ)
+_CREATORS = """
+-- Who created a session. A role that may update what listings show, but does not own the tables, may do so only for
+-- the sessions that it created. The functions that append run as the owner.
+ALTER TABLE sessiontree.session ADD COLUMN creator name NOT NULL DEFAULT current_user;
+CREATE FUNCTION sessiontree.refuse_stranger() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_has_role((SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = TG_RELID), 'USAGE') THEN
+        RAISE EXCEPTION 'another role created the session' USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER session_of_creator BEFORE UPDATE ON sessiontree.session FOR EACH ROW
+    WHEN (current_user <> OLD.creator) EXECUTE FUNCTION sessiontree.refuse_stranger();
+"""
+
+MIGRATIONS = (_TABLES, _SEARCH_INDEX, _FAIR_APPENDS, _APPEND_AND_READ, _CREATORS)
 """The migrations in order. Never change one; add another."""
 
 
@@ -570,7 +585,8 @@ SELECT_SIZES = (
 WRITE_TAIL = "SELECT sessiontree.leave(%s, %s, %s)"
 SELECT_MODIFIED = """
 SELECT (extract(epoch FROM modified) * 1000000)::bigint,
-    has_column_privilege('sessiontree.session', 'modified', 'UPDATE')
+    has_column_privilege('sessiontree.session', 'modified', 'UPDATE') AND (creator = current_user OR pg_has_role(
+        (SELECT c.relowner FROM pg_catalog.pg_class AS c WHERE c.oid = 'sessiontree.session'::regclass), 'USAGE'))
 FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
 BACKDATE_SESSION = """
 UPDATE sessiontree.session SET modified = timestamptz 'epoch' + %s * interval '1 microsecond'
