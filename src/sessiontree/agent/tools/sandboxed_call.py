@@ -41,7 +41,11 @@ class ConfinedCall(Struct, frozen=True, kw_only=True):
 
 
 class ConfinedAnswer(Struct, frozen=True, kw_only=True):
-    output: ToolOutput | None = None
+    """The output of the process: the parts of a `ToolOutput` as JSON, or an error."""
+
+    content: Any = None
+    details: Any = None
+    is_error: bool = False
     error: str | None = None
 
 
@@ -110,9 +114,9 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
     except (msgspec.DecodeError, UnicodeDecodeError):
         reason = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the sandbox ended with code {process.returncode}{reason and f': {reason}'}") from None
-    if answer.output is None:
+    if answer.content is None:
         raise ToolError(answer.error or "the sandbox returned no result")
-    return answer.output
+    return ToolOutput(content=answer.content, details=answer.details, is_error=answer.is_error)
 
 
 # Inside the process
@@ -127,7 +131,8 @@ def main() -> None:
         asyncio.run(asyncio.to_thread(int))  # load what threads need
         switch_user(call.user)
     try:
-        answer = ConfinedAnswer(output=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))
+        output = asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool]))
+        answer = ConfinedAnswer(content=output.content, details=output.details, is_error=output.is_error)
     except ToolError as error:
         answer = ConfinedAnswer(error=str(error))
     sys.stdout.buffer.write(msgspec.json.encode(answer))
