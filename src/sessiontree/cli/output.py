@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -99,7 +98,11 @@ def shorten(text: str) -> str:
 
 def get_terminal_width() -> int | None:
     """Return the number of columns of the terminal; `None` if standard output is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if not sys.stdout.isatty():
+        return None
+    import shutil  # it imports modules for every kind of archive
+
+    return shutil.get_terminal_size().columns
 
 
 def count_cells(text: str) -> int:

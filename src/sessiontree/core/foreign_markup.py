@@ -6,7 +6,6 @@ Rows and titles show such text without its marks. The stored message, and what a
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,14 +22,14 @@ _TAGS = (
     rf"{_CONTEXT}|task-notification|command-\w+|local-command-\w+|bash-\w+|[\w-]+-hook|turn_aborted|"
     "subagent_notification|image"
 )
-_OPENING = re.compile(rf"\s*<({_TAGS})(\s[^>]{{0,500}})?>")
-_IS_CONTEXT = re.compile(_CONTEXT)
-_REMINDER = re.compile(r"<system-reminder>.*?(?:</system-reminder>|\Z)", re.DOTALL)
-_SUMMARY = re.compile(r"<summary>(.*?)</summary>", re.DOTALL)
-_RESULT = re.compile(r"<result>(.*?)(?:</result>|\Z)", re.DOTALL)
-_NAME = re.compile(r"\bname=(\[[^\]]*\]|\"[^\"]*\"|\S+)")
-_ANY_MARK = re.compile(r"</?[a-z][\w-]{0,60}>")
-_COLOR = re.compile(r"\x1b\[[\d;]{0,40}m")
+# Few texts have marks, so these patterns are compiled when they are first used. `re` keeps them.
+_OPENING = rf"\s*<({_TAGS})(\s[^>]{{0,500}})?>"
+_REMINDER = r"(?s)<system-reminder>.*?(?:</system-reminder>|\Z)"
+_SUMMARY = r"(?s)<summary>(.*?)</summary>"
+_RESULT = r"(?s)<result>(.*?)(?:</result>|\Z)"
+_NAME = r"\bname=(\[[^\]]*\]|\"[^\"]*\"|\S+)"
+_ANY_MARK = r"</?[a-z][\w-]{0,60}>"
+_COLOR = r"\x1b\[[\d;]{0,40}m"
 
 
 def shorten_user_text(text: str) -> str:
@@ -58,7 +57,7 @@ def has_only_program_text(text: str) -> bool:
     marks, end = _split_marks(text)
     if any(mark.tag == "image" for mark in marks):
         return False  # a picture that the user attached
-    is_context = all(_IS_CONTEXT.fullmatch(mark.tag) for mark in marks)
+    is_context = all(re.fullmatch(_CONTEXT, mark.tag) for mark in marks)
     return bool(marks) and (not is_context or not _remove_reminders(text, end))
 
 
@@ -72,7 +71,10 @@ def _split_marks(text: str) -> tuple[list[_Mark], int]:
     """Return the marks at the start of `text`, and where they end."""
     marks: list[_Mark] = []
     end = 0
-    while len(marks) < MARK_LIMIT and (opening := _OPENING.match(text, end)) is not None:
+    if not text.lstrip().startswith("<"):
+        return marks, end
+    find_opening = re.compile(_OPENING).match
+    while len(marks) < MARK_LIMIT and (opening := find_opening(text, end)) is not None:
         start, closing = opening.end(), f"</{opening[1]}>"
         stop = text.find(closing, start)
         if stop < 0:  # the text was cut off
@@ -83,7 +85,7 @@ def _split_marks(text: str) -> tuple[list[_Mark], int]:
 
 
 def _remove_reminders(text: str, start: int) -> str:
-    return _REMINDER.sub("", text[start : start + SCAN_LIMIT]).strip()
+    return re.sub(_REMINDER, "", text[start : start + SCAN_LIMIT]).strip()
 
 
 def _describe_marks(marks: list[_Mark], with_results: bool) -> Iterator[str]:
@@ -94,15 +96,15 @@ def _describe_marks(marks: list[_Mark], with_results: bool) -> Iterator[str]:
             case "command-message":
                 pass  # repeats the name
             case "task-notification":
-                found, result = _SUMMARY.search(inner), _RESULT.search(inner)
+                found, result = re.search(_SUMMARY, inner), re.search(_RESULT, inner)
                 line = _clean(found[1] if found else inner)
                 yield f"{line}:\n\n{result[1].strip()}" if found and result and with_results else line
             case "image":
-                name = _NAME.search(attributes)
+                name = re.search(_NAME, attributes)
                 yield _clean(inner) if name is None else name[1]
             case "turn_aborted" | "subagent_notification":
                 yield _describe_context(_Mark(tag, attributes, inner))
-            case _ if _IS_CONTEXT.fullmatch(tag):
+            case _ if re.fullmatch(_CONTEXT, tag):
                 pass
             case _:
                 yield _clean(inner)
@@ -115,4 +117,6 @@ def _describe_context(mark: _Mark) -> str:
 
 def _clean(text: str) -> str:
     """Return text without marks, character references and colors."""
-    return html.unescape(_ANY_MARK.sub(" ", _COLOR.sub("", text))).strip()
+    import html  # loads a table of all character references, which few texts need
+
+    return html.unescape(re.sub(_ANY_MARK, " ", re.sub(_COLOR, "", text))).strip()

@@ -217,7 +217,7 @@ class _MessageLine(e.LinePreview, gc=False, kw_only=True):
     is_sound: bool = msgspec.field(name="", default=False)
 
 
-_HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
+_HEAD_FIELDS = tuple(zip(LineHead.__struct_fields__, LineHead.__struct_encode_fields__, strict=True))
 _head_decoder = msgspec.json.Decoder(LineHead)
 _any_decoder = msgspec.json.Decoder(_AnyLine)
 _preview_decoder = msgspec.json.Decoder(_PreviewLine)

@@ -22,7 +22,6 @@ from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, isolate_errors
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader
 from sessiontree.home import get_home
-from sessiontree.library import trash
 from sessiontree.library.repository import RECENT_ALIAS, Layout, Progress, StoredSession, find_most_recent
 from sessiontree.library.session_files import (
     SESSION_SUFFIX,
@@ -184,6 +183,8 @@ class FolderRepository:
         return matches[0][1] if matches else None
 
     def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
+        from sessiontree.library import trash
+
         files_of: dict[str, list[str]] = {}
         among = trash.list_trash() if in_trash else self._list_files()
         for id, path in self._iter_ids(_filter_regular(among)):
@@ -373,33 +374,47 @@ class FolderRepository:
     # Archiving and deleting
 
     def resolve(self, name: str, *, in_trash: bool = False) -> str:
+        from sessiontree.library import trash
+
         deleted = trash.find_in_trash(name, self._pick) if in_trash and not is_file(name) else None
         return deleted or self._find_own(name)
 
     def archive(self, name: str, *, archived: bool = True) -> str:
+        from sessiontree.library import trash
+
         file = self._find_own(name)
         trash.archive_file(file, archived=archived)
         return file
 
     def delete(self, name: str) -> str:
+        from sessiontree.library import trash
+
         return trash.delete_file(self._find_own(name))
 
     def restore(self, name: str) -> str:
+        from sessiontree.library import trash
+
         file = trash.find_in_trash(name, self._pick)
         if file is None:
             raise NotFound("session in the trash", name)
         return trash.restore_file(file)
 
     def purge(self, name: str, *, at: Cursor | None = None) -> str:
+        from sessiontree.library import trash
+
         file = self.resolve(name, in_trash=True)
         trash.purge_file(file, at=at, open_store=self._open_store)
         return file
 
     def list_trash(self) -> list[SessionSummary]:
+        from sessiontree.library import trash
+
         listed = self._load_summaries(trash.list_trash())
         return sorted(listed, key=lambda summary: summary.modified, reverse=True)
 
     def _find_own(self, name: str) -> str:
+        from sessiontree.library import trash
+
         file = self.find(name)
         trash.check_own_session(file, (get_home(), get_sessions_folder()), get_sources(), self._open_store)
         return file

@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, ReadOnly, StoreError
@@ -45,9 +45,6 @@ from sessiontree.store.file_operations import (
 )
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
-
-if TYPE_CHECKING:
-    pass
 
 ORIGIN_NAME = "origin"
 """The file in a trash folder that contains the original path of the session."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from time import monotonic, sleep, time_ns
@@ -150,6 +149,8 @@ def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
     lease = getattr(fcntl, "F_SETLEASE", None)
     if lease is None:  # not Linux
         return False
+    import signal
+
     try:
         # The kernel sends a signal when another process opens the file. The default, SIGIO, would kill this process.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
