@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from sessiontree.core.entries import UNREADABLE
-from sessiontree.core.head_rules import BranchOrigin, choose_peer_branch, get_effect, parse_head_record
+from sessiontree.core.head_rules import BranchOrigin, LineEffect, choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN, Heads
 from sessiontree.core.tree import Tree
 from sessiontree.format.digest import EntryTotals, UnsoundSession, start_digest
@@ -81,11 +81,11 @@ def test_a_line_whose_message_is_not_an_object_is_counted_like_its_entry() -> No
 
 
 def test_a_line_moves_its_branch_and_makes_it_or_another_one_current() -> None:
-    assert get_effect("side", None, False, MAIN) == ("side", True, "side")
-    assert get_effect("side", "main", False, MAIN) == ("side", True, "main")
-    assert get_effect("side", None, True, MAIN) == ("side", False, "side")
-    assert get_effect(None, None, False, MAIN) == (None, False, None)
-    assert get_effect(UNSET, None, True, "side") == ("side", True, "side")
+    assert get_effect("side", None, False, MAIN) == LineEffect("side", True, "side")
+    assert get_effect("side", "main", False, MAIN) == LineEffect("side", True, "main")
+    assert get_effect("side", None, True, MAIN) == LineEffect("side", False, "side")
+    assert get_effect(None, None, False, MAIN) == LineEffect(None, False, None)
+    assert get_effect(UNSET, None, True, "side") == LineEffect("side", True, "side")
 
 
 def test_a_peer_writes_on_the_branch_of_the_line_before() -> None:

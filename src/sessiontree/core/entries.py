@@ -8,10 +8,11 @@ body reaches the model.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from operator import attrgetter
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -54,7 +55,7 @@ SCAN_LENGTH = TEXT_LENGTH + 20
 def shorten_to_line(text: str) -> str:
     """Return `text` on one line with single spaces, cut to what a line of a listing holds."""
     line = text[:TEXT_LENGTH]
-    if line.isprintable() and "  " not in line and not line.startswith(" ") and not line.endswith(" "):
+    if line.isprintable() and "  " not in line and line[:1] != " " != line[-1:]:
         return line
     line = " ".join(text[:SCAN_LENGTH].split())
     if len(line) >= TEXT_LENGTH or len(text) <= SCAN_LENGTH:
@@ -553,6 +554,16 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
             current=self.current,
         )
 
+    def build_entries(self, start: int, stop: int) -> Iterator[Entry]:
+        """Yield several entries, in less time than `build_entry` for each of them."""
+        source, branch, current = self.source, self.branch, self.current
+        above, ids = self.get_parent(start), self.ids[start:stop]
+        for number, id in enumerate(ids, self.number + start):
+            yield Entry(
+                id=id, parent=above, type="message", number=number, source=source, branch=branch, current=current
+            )
+            above = id
+
     def get_parent(self, index: int) -> EntryId | None:
         return self.ids[index - 1] if index else self.parent
 
@@ -561,15 +572,27 @@ def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
     """Yield every entry, including the entries of chains."""
     for item in items:
         if isinstance(item, Chain):
-            yield from map(item.build_entry, range(len(item)))
+            yield from item.build_entries(0, len(item))
         else:
             yield item
 
 
 def read_raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """Yield the bytes of entries. Fast if they are close together and in file order."""
-    for source, group in groupby(entries, key=lambda entry: entry.source):
-        yield from source.read_raws(entry.number for entry in group)
+    for source, group in groupby(entries, key=_get_source):
+        yield from source.read_raws(map(_get_number, group))
+
+
+def sort_by_line(entries: Sequence[Entry]) -> list[int]:
+    """Return the positions of entries in the list, sorted by their lines in the file."""
+    lines = list(map(_get_number, entries))
+    if len(set(map(id, map(_get_source, entries)))) > 1:
+        lines = [entry.line for entry in entries]
+    return sorted(range(len(lines)), key=lines.__getitem__)
+
+
+_get_source: Callable[[Entry], Source] = attrgetter("source")
+_get_number: Callable[[Entry], int] = attrgetter("number")
 
 
 def parse_entry_id(value: object) -> EntryId | None:
@@ -581,7 +604,7 @@ def is_annotation(type: str, custom_type: str | None) -> bool:
     return custom_type in ANNOTATING_CUSTOM_TYPES if type == "custom" else type in ANNOTATION_TYPES
 
 
-class TypeFacts(NamedTuple):
+class TypeFacts(Struct, frozen=True):
     """Facts about every entry of a type, independent of its body."""
 
     is_annotation: bool = False

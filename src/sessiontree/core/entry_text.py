@@ -100,12 +100,13 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
 
 
 def format_message_text(message: MessagePreview) -> str:
-    text = _shorten_text(message) or shorten_to_line(message.command or message.code)
-    return text or _format_calls(message.call_blocks)
+    text = _shorten_text(message)
+    return text or shorten_to_line(message.command or message.code) or _format_calls(message.call_blocks)
 
 
 def _shorten_text(message: MessagePreview) -> str:
-    return shorten_user_text(message.text) if message.role == "user" else shorten_to_line(message.text)
+    text = message.text
+    return text and (shorten_user_text(text) if message.role == "user" else shorten_to_line(text))
 
 
 def _format_calls(calls: Sequence[PreviewBlock]) -> str:

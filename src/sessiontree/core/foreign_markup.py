@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sessiontree.core.entries import shorten_to_line
 
@@ -61,7 +62,7 @@ def has_only_program_text(text: str) -> bool:
     return bool(marks) and (not is_context or not _remove_reminders(text, end))
 
 
-class _Mark(NamedTuple):
+class _Mark(Struct, frozen=True):
     tag: str
     attributes: str
     inner: str
@@ -89,8 +90,9 @@ def _remove_reminders(text: str, start: int) -> str:
 
 
 def _describe_marks(marks: list[_Mark], with_results: bool) -> Iterator[str]:
-    for tag, attributes, inner in marks:
-        match tag:
+    for mark in marks:
+        inner = mark.inner
+        match mark.tag:
             case "bash-input":
                 yield f"! {_clean(inner)}"
             case "command-message":
@@ -100,11 +102,11 @@ def _describe_marks(marks: list[_Mark], with_results: bool) -> Iterator[str]:
                 line = _clean(found[1] if found else inner)
                 yield f"{line}:\n\n{result[1].strip()}" if found and result and with_results else line
             case "image":
-                name = re.search(_NAME, attributes)
+                name = re.search(_NAME, mark.attributes)
                 yield _clean(inner) if name is None else name[1]
             case "turn_aborted" | "subagent_notification":
-                yield _describe_context(_Mark(tag, attributes, inner))
-            case _ if re.fullmatch(_CONTEXT, tag):
+                yield _describe_context(mark)
+            case tag if re.fullmatch(_CONTEXT, tag):
                 pass
             case _:
                 yield _clean(inner)

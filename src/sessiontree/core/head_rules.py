@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import lru_cache
-from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -24,7 +23,7 @@ from sessiontree.core.entries import EntryId, JsonObject, parse_entry_id
 from sessiontree.core.messages import is_list, is_object
 
 
-class LineEffect(NamedTuple):
+class LineEffect(Struct, frozen=True):
     """What a line that is not a head record does to the heads."""
 
     branch: str | None
@@ -70,7 +69,7 @@ class BranchOrigin(Struct, frozen=True, kw_only=True):
     description: str | None = None
 
 
-class HeadRecord(NamedTuple):
+class HeadRecord(Struct, frozen=True):
     """The content of a head record, as far as it is valid."""
 
     heads: dict[str, EntryId | None] | None

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sessiontree.core.ancestry import AncestryIndex
 from sessiontree.core.entries import (
@@ -35,7 +36,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 
 
-class UnansweredCall(NamedTuple):
+class UnansweredCall(Struct, frozen=True):
     entry: Entry
     call: str
     tool: str
@@ -263,9 +264,9 @@ def _find_unanswered_calls(
     scan: ProblemScan, answers: dict[str, list[EntryId]], ancestry: AncestryIndex
 ) -> Iterator[Problem]:
     results = {call: ancestry.sort_positions(ids) for call, ids in answers.items()}
-    for entry, call, tool, _ in sorted(scan.unanswered, key=lambda found: (found.entry.line, found.position)):
-        if not ancestry.has_any_below(entry.id, results[call]):
-            yield _build_note("unanswered_call", entry, f"tool call {call!r} ({tool}) has no result")
+    for found in sorted(scan.unanswered, key=lambda found: (found.entry.line, found.position)):
+        if not ancestry.has_any_below(found.entry.id, results[found.call]):
+            yield _build_note("unanswered_call", found.entry, f"tool call {found.call!r} ({found.tool}) has no result")
 
 
 def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:

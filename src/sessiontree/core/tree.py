@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, pairwise, takewhile
-from typing import NamedTuple, Protocol, TypeAlias, overload
+from typing import Protocol, TypeAlias, overload
 
 from msgspec import Struct
 
@@ -87,10 +87,10 @@ class Span(Struct, frozen=True, gc=False):
     def iter_entries(self) -> Iterator[Entry]:
         """Yield the entries without caching them."""
         item = self.item
-        return map(item.build_entry, range(self.start, self.stop)) if isinstance(item, Chain) else iter((item,))
+        return item.build_entries(self.start, self.stop) if isinstance(item, Chain) else iter((item,))
 
 
-class ForkIndex(NamedTuple):
+class ForkIndex(Struct, frozen=True):
     """Where items hang in a sound tree, sorted by parent. It takes 16 bytes for each item."""
 
     size: int

@@ -12,7 +12,7 @@ from itertools import chain
 
 from msgspec import Struct
 
-from sessiontree.core.entries import BOOKKEEPING_TYPES, Entry, EntryId, LinePreview, read_raws
+from sessiontree.core.entries import BOOKKEEPING_TYPES, Entry, EntryId, LinePreview, read_raws, sort_by_line
 from sessiontree.core.entry_text import format_entry, format_message_text
 from sessiontree.core.message_views import MessagePreview
 from sessiontree.core.outline import (
@@ -69,7 +69,7 @@ class EntryFilter:
         if not self.needs_messages:
             return [self.shows(entry, None) for entry in entries]
         shown = [False] * len(entries)
-        order = sorted(range(len(entries)), key=[entry.line for entry in entries].__getitem__)
+        order = sort_by_line(entries)
         for at, raw in zip(order, read_raws(map(entries.__getitem__, order)), strict=True):
             entry = entries[at]
             message = entry.source.decode_preview(raw) if entry.type == "message" else None
@@ -216,14 +216,15 @@ def stream_rows(
     shown, labels = EntryFilter(tree, leaf, filter), tree.labels
     shows_all = shown.shows_all
     for entries, parents, depths in _iter_batches(tree, leaf, start):
-        read = range(len(entries))
+        order = sort_by_line(entries)
         if scan is None and not shown.needs_messages:
-            read = [at for at in read if shown.shows(entries[at], None)]
-        order = sorted(read, key=[entry.line for entry in entries].__getitem__)
+            order = [at for at in order if shown.shows(entries[at], None)]
         rows: list[FlatRow | None] = [None] * len(entries)
         for at, raw in zip(order, read_raws(map(entries.__getitem__, order)), strict=True):
             entry = entries[at]
-            line, message = decode_message(entry, raw)
+            line = message = None
+            if entry.type == "message":
+                line, message = decode_message(entry, raw)
             if scan is not None:
                 scan.add(entry, raw, line)
             if shows_all or shown.shows(entry, message):
@@ -297,7 +298,7 @@ def survey_window(tree: Tree, leaf: EntryId | None, around: EntryId | None, entr
             shape.path.add(id)
     shape.leaf = leaf if leaf in shape.positions else None
     shape.kinds = bytearray(len(found))
-    order = sorted(range(len(found)), key=[entry.line for entry in found].__getitem__)
+    order = sort_by_line(found)
     for position, raw in zip(order, read_raws(map(found.__getitem__, order)), strict=True):
         entry = found[position]
         shape.kinds[position] = get_kind(entry, decode_message(entry, raw)[1])

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -38,7 +38,7 @@ VERSION = 3
 """The version of pi's format that is read without migration and written."""
 
 
-class WireField(NamedTuple):
+class WireField(msgspec.Struct, frozen=True):
     wire: str
     read: Callable[[Any], Any]
     """Converts any JSON value to a valid value of the body. Files are untrusted."""

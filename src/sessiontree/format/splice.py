@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container
-from typing import NamedTuple
+
+from msgspec import Struct
 
 _TOKEN = rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]'
 """Possessive, without backtracking: a string of megabytes would take a hundred times its size in memory."""
 
 
-class Member(NamedTuple):
+class Member(Struct, frozen=True):
     """The position of one member of an object in its text."""
 
     name: str

@@ -11,7 +11,9 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from sessiontree.core.context import Context, ContextNeeds, build_path_context
 from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, Chain, Entry, EntryId, iter_entries
@@ -40,7 +42,7 @@ MAX_MOVE_SIZE = 1 << 20
 """How far back the head record before the last one is searched for, in bytes."""
 
 
-class Tail(NamedTuple):
+class Tail(Struct, frozen=True):
     """The lines at the end of a session that determine its heads, and usually its last move.
 
     The last full head record is among them, and the one before it if it is near.

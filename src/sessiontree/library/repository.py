@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors
@@ -37,7 +39,7 @@ Layout: TypeAlias = Literal["projects", "folder", "tree", "deep", "database"]
 database of another program."""
 
 
-class StoredSession(NamedTuple):
+class StoredSession(Struct, frozen=True):
     """A session of a repository, without its content."""
 
     id: str

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Label, Message, is_annotation
 from sessiontree.core.heads import Heads
@@ -76,7 +76,7 @@ class Anchor(Enum):
     """After the item before it."""
 
 
-class PlacedItem(NamedTuple):
+class PlacedItem(Struct, frozen=True):
     """An item of a batch, with its id, its branch and its place."""
 
     item: Item
@@ -261,7 +261,8 @@ class EntryBuilder:
             heads[point.branch] = point.id
             current = point.branch if point.current is None else current
             until_record -= 1
-        for item, id, branch, anchor in placed:
+        for place in placed:
+            item, id, branch, anchor = place.item, place.id, place.branch, place.anchor
             if id in tree:  # another writer was first
                 raise InvalidOperation(f"entry {id!r} already exists")
             if anchor is Anchor.HEAD:
