@@ -474,6 +474,18 @@ def test_branches_of_a_long_session_are_listed_with_its_last_leaves(cli, data, t
     assert "entries" in cli("branches", "@", "--all").splitlines()[0]
 
 
+def test_switching_in_a_long_session_lists_branches_without_counting_entries(cli, data, talk, monkeypatch) -> None:
+    data("branch", "@", "old", "--at", talk[1])
+    data("branch", "@", "side", "--at", talk[1])
+    data("branch", "@", "old", "--archive")
+    monkeypatch.setattr("sessiontree.cli.inspect.RECENT_ENTRIES", 5)
+
+    lines = cli("switch", "@", "main").splitlines()
+
+    assert lines[0].split() == ["branch", "head", "created", "description"]
+    assert [line[:7].split() for line in lines[1:]] == [["*", "main"], ["-", "old"], ["side"]]
+
+
 def test_branches_are_created_renamed_archived_and_listed(cli, data, talk) -> None:
     data("branch", "@", "b", "--at", talk[1], "--description", "try")
     data("branch", "@", "b", "--rename", "c")

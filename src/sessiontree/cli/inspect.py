@@ -192,32 +192,13 @@ def branches(session: str, show_all: bool, as_json: bool) -> None:
     1,000 entries, only its last entries are searched for leaves unless --all is given.
     """
     opened = open_session(session, read_only=True)
-    if as_json or show_all or not opened.tree.has_more_than(RECENT_ENTRIES):
-        echo_branches(opened, as_json=as_json, show_all=show_all, show_unnamed=True)
-    else:
-        _echo_recent_branches(opened)
+    echo_branches(opened, as_json=as_json, show_all=show_all, counted=show_all, show_unnamed=True)
 
 
-def _echo_recent_branches(session: Session) -> None:
-    """List the branches of a long session, and its last leaves, without reading all entries."""
-    heads = session.heads
-    rows = [["", "branch", "head", "created", "description"]]
-    for name, head in heads.heads.items():
-        if name not in heads.archived:
-            info = heads.info.get(name)
-            created = format_local_time(info.created if info else session.header.timestamp)
-            description = escape_line(info.description or "") if info else ""
-            mark = "*" if name == heads.current else " "
-            rows.append([mark, escape_line(name), format_id(head), escape_line(created), description])
-    leaves = find_recent_leaves(session.tree, heads, RECENT_ENTRIES)
-    for leaf in leaves:
-        created = escape_line(format_local_time(session.tree.peek(leaf).timestamp))
-        rows.append(["", "(none)", format_id(leaf), created, "no branch"])
-    print_table(rows)
-    echo(dim(f"(leaves of the last {RECENT_ENTRIES:,} entries; --all lists every leaf, and counts entries)"))
-
-
-def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, show_unnamed: bool = False) -> None:
+def echo_branches(
+    session: Session, *, as_json: bool, show_all: bool = True, counted: bool = False, show_unnamed: bool = False
+) -> None:
+    """Print the branches. In a long session, entries are counted only if `counted`, because it reads all of them."""
     if as_json:
         echo_json(
             {
@@ -240,6 +221,9 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, sho
             }
         )
         return
+    if not counted and session.tree.has_more_than(RECENT_ENTRIES):
+        _echo_branches_uncounted(session, show_all=show_all, show_unnamed=show_unnamed)
+        return
     rows = [["", "branch", "head", "entries", "created", "description"]]
     for info in session.branches:
         if info.archived and not show_all:
@@ -260,6 +244,26 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True, sho
         name = f"({found.suggested_name})"
         rows.append(["", name, format_id(found.leaf), str(found.entry_count), created, "no branch"])
     print_table(rows)
+
+
+def _echo_branches_uncounted(session: Session, *, show_all: bool, show_unnamed: bool) -> None:
+    """List the branches of a long session, and its last leaves, without reading all entries."""
+    heads = session.heads
+    rows = [["", "branch", "head", "created", "description"]]
+    for name, head in heads.heads.items():
+        if name in heads.archived and not show_all:
+            continue
+        info = heads.info.get(name)
+        created = format_local_time(info.created if info else session.header.timestamp)
+        description = escape_line(info.description or "") if info else ""
+        mark = "*" if name == heads.current else "-" if name in heads.archived else " "
+        rows.append([mark, escape_line(name), format_id(head), escape_line(created), description])
+    for leaf in find_recent_leaves(session.tree, heads, RECENT_ENTRIES) if show_unnamed else ():
+        created = escape_line(format_local_time(session.tree.peek(leaf).timestamp))
+        rows.append(["", "(none)", format_id(leaf), created, "no branch"])
+    print_table(rows)
+    if show_unnamed:
+        echo(dim(f"(leaves of the last {RECENT_ENTRIES:,} entries; --all lists every leaf, and counts entries)"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
