@@ -87,6 +87,15 @@ MORE_SHAPES = {
         'echo "*:*:*:ada:Hunter2">f; chmod 600 f',
         "+localhost:5432:shop:ada:xyzzy",
     ),
+    "passwords of letters before a word": (
+        "Enter passphrase: rjmAxyzzyRip then go on",
+        "PGPASSWORD=xyzzyplugh psql -h db",
+        "mysql --password=xyzzyplugh shop",
+    ),
+    ".netrc": (
+        "machine example.org login bob password Hunter",
+        "machine example.org\n  login bob\n  password Hunter\nmachine b.org login c password xyzzy",
+    ),
     "Kubernetes": (
         "apiVersion: v1\nkind: Secret\nmetadata:\n  name: shop\ntype: Opaque\ndata:\n  a: YWRh\n  b: SHVudGVyMg==\n",
         "apiVersion: v1\ndata:\n  user: YWRh\n  word: SHVudGVyMg==\nkind: Secret\nmetadata:\n  name: shop\n",
@@ -232,7 +241,19 @@ MORE_SHAPES = {
 """Examples of each kind of secret."""
 SECRET_PARTS = (  # none of these may remain
     *(HEX[:19], LETTERS[:14], LETTERS[:22].upper(), "keyA1b2", "MTIzNDU2", "OTg3NjU0", "123456789:A"),
-    *("Hunter2", "hunter", "correct", "horse", "SHVudGVyMg", "velvet", "sesame", "mammal", "a\\\\:b", "xyzzy"),
+    *(
+        "Hunter2",
+        "hunter",
+        "correct",
+        "horse",
+        "Hunter",
+        "SHVudGVyMg",
+        "velvet",
+        "sesame",
+        "mammal",
+        "a\\\\:b",
+        "xyzzy",
+    ),
     "456789abcdef",
 )
 NO_SECRETS = [
@@ -261,6 +282,8 @@ NO_SECRETS = [
     "kind: ConfigMap\ndata:\n  word: SHVudGVyMg==\n",
     "kubectl create configmap shop --from-literal=mode=debug; kubectl create secret generic a --from-literal=a=$WORD",
     "the password is: word by word",
+    "on this machine, login asks for a password before it starts",
+    "Password: Please enter it again",
     "kind: Deployment\nspec:\n  data:\n    word: abc\n",
     "The kind: Secret is described in the manual\nand data: here",
     '{"kind": "ConfigMap", "data": {"colour": "green-and-blue"}}',
@@ -620,6 +643,8 @@ REPEATED = (
         "a:5432:b:",
         "'a:*:",
         "--from-literal=a=",
+        "machine login a password ",
+        "machine login ",
         " secret --from-literal=a=",
         "1\tdata:\n1\t a\n",
         "+data:\n+ a\n",

@@ -143,7 +143,8 @@ def _is_spelled_out(found: SecretMatch) -> bool:
     if found["bare"] is None:
         return len(spelled_out) >= 3 and any(letter.isalnum() for letter in spelled_out)
     # In `password=word other`, a shell takes the whole word; with a space or a colon before it, it may be a sentence.
-    goes_on = value.isalpha() and found.string[start - 1] != "=" and _PROSE.match(found.string, end)
+    is_word = value.isalpha() and (value.islower() or value.istitle() or value.isupper())
+    goes_on = is_word and found.string[start - 1] != "=" and _PROSE.match(found.string, end)
     return len(spelled_out) >= 4 and not value.endswith(":") and not goes_on
 
 
@@ -333,6 +334,13 @@ RULES = _build_rules(
             "named secret",
             rf"{_STRONG}\*{{0,2}}[\"'`]?[ \t]{{1,20}}(?:(?:is|was|\|)[ \t]{{1,20}})?[\"'`]?{_BARE}",
             _is_random_match,
+        ),
+        (  # .netrc: machine host login ada password ...
+            "named secret",
+            r"\blogin\s{1,40}[^\s]{1,200}\s{1,40}password[ \t]{1,40}"
+            rf"(?!{re.escape(REDACTED_PREFIX)}|[$])(?P<secret>[^\s]{{3,}})",
+            lambda found: found.string.rfind("machine", max(0, found.start() - 500), found.start()) >= 0,
+            ("machine",),
         ),
         (  # --token ...
             "named secret",
