@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual._xterm_parser import XTermParser
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
@@ -23,6 +24,16 @@ async def test_several_keys_insert_a_line_break(running: Running, keys: tuple[st
         await app.type("two")
 
         assert app.editor.text == "one\ntwo"
+
+
+@pytest.mark.parametrize("text", ["👩\u200d👧", "می\u200cخواهم", "日本\u3000語", "10\u00a0km"])
+async def test_joiners_and_special_blanks_can_be_typed(running: Running, text: str) -> None:
+    async with running() as app:
+        for event in XTermParser().feed(text):  # what a terminal sends; Pilot drops such characters by itself
+            app.app.post_message(event)
+        await app.wait_until(lambda: len(app.editor.text) == len(text))
+
+        assert app.editor.text == text
 
 
 async def test_up_and_down_browse_the_history(running: Running) -> None:

@@ -206,6 +206,26 @@ async def test_a_long_call_can_be_shown_in_full(running: Running, project: Path)
         await app.wait_for_text("echo 20")
 
 
+async def test_all_answers_to_a_long_call_are_visible_in_a_small_terminal(running: Running, project: Path) -> None:
+    steps = [{"text": f"step {number}", "status": "pending"} for number in range(5)]
+    command = "\n".join(f"echo {'日本' * 60} {number}" for number in range(40))
+    calls = [ToolCall("c1", "todo", {"items": steps})], [ToolCall("c2", "bash", {"command": command})]
+    async with running(*calls, "Done.", size=(80, 24)) as app:
+        time = Time(app)
+        await app.submit("go")
+        await app.wait_for_text("Allow bash?", "more lines")
+        time.advance(0)
+        time.advance(GRACE_SECONDS)
+        shown = await app.wait_for_text("Enter to answer", "ask")
+        for text in ("Allow once", "Allow for this session", "No, and tell", "Show the whole call", "Type a message"):
+            assert text in shown
+        assert app.app.screen.max_scroll_y == 0  # the whole screen fits
+        await app.press("down")  # the rule of the chosen answer is shown in full
+        await app.wait_for_text("Show the whole call", "Type a message")
+        app.chat.controller.abort()
+        await app.wait_until_idle()
+
+
 async def test_a_question_covered_by_a_screen_waits_until_visible(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = Time(app)

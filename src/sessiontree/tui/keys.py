@@ -247,6 +247,28 @@ class LegacyKey(Enum):
 
 cast("dict[str, Any]", ANSI_SEQUENCES_KEYS).setdefault("\x1b\r", (LegacyKey.ALT_ENTER,))
 
+JOINERS = "\u200c\u200d"
+"""Zero-width characters that people type: in Persian and Hindi words, and in emoji."""
+
+
+class TypedCharacter(events.Key):
+    """A character that is text, though Python calls it not printable: a joiner, or a wide or no-break space."""
+
+    @property
+    def is_printable(self) -> bool:
+        return True
+
+
+TypedCharacter.handler_name = events.Key.handler_name
+
+
+def is_unprintable_text(character: str | None) -> bool:
+    """Return whether Textual would drop a character that belongs to the text."""
+    if character is None or len(character) != 1 or character.isprintable():
+        return False
+    return character in JOINERS or unicodedata.category(character) == "Zs"
+
+
 MAX_WAIT_SECONDS = 0.5
 """Maximum time a key waits for earlier keys. A busy widget must not block the keyboard."""
 
@@ -269,6 +291,8 @@ class OrderedKeysApp(App[T]):
         if isinstance(event, events.Key) and not event.is_forwarded:
             if event.key.startswith("alt+"):
                 event.character = None  # Textual names the letter, and editors would insert it and ignore the binding
+            elif is_unprintable_text(event.character):
+                event = TypedCharacter(event.key, event.character)
             with suppress(TimeoutError):
                 async with asyncio.timeout(MAX_WAIT_SECONDS):
                     await self._wait_for_earlier_keys()

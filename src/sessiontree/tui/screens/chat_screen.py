@@ -68,7 +68,10 @@ MAX_OUTPUT_LINES = 40
 
 
 class ChatScreen(Screen[None]):
-    DEFAULT_CSS = "ChatScreen { background: $background; layers: base; }"
+    DEFAULT_CSS = """
+    ChatScreen { background: $background; layers: base; }
+    ChatScreen.-asking TodoLines { display: none; }
+    """
     AUTO_FOCUS = "Editor"
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 

@@ -15,8 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from rich.cells import chop_cells
 from rich.text import Text
 from textual import events
+from textual.geometry import Size
 from textual.widget import Widget
 
 from sessiontree.core.number_text import pluralize
@@ -31,9 +33,16 @@ GRACE_SECONDS = 0.8
 """Time without a key press, after the question appears, until the panel takes the focus."""
 TICK_SECONDS = 0.1
 MAX_LINES = 12
-"""Lines of a tool call shown in the panel. The last option shows all."""
+"""Maximum rows of a tool call shown in the panel. The last option shows all."""
+MIN_LINES = 2
+"""Rows of a tool call that are shown even if the terminal is very low."""
+MAX_OPTION_LINES = 3
+"""Maximum rows of the chosen answer, which may have a long rule. The others have one row."""
 MAX_LINE_CHARACTERS = 400
 """Characters shown of a line."""
+MAX_HEIGHT_FRACTION = 0.6
+LOW_TERMINAL_ROWS = 30
+"""In a terminal with fewer rows, the list of steps is hidden while a question waits."""
 
 
 class PanelOption(NamedTuple):
@@ -52,6 +61,16 @@ class PanelQuestion(NamedTuple):
     """Notification if another screen covers the question."""
 
 
+class PanelRow(NamedTuple):
+    text: str
+    style: str = ""
+    option: int | None = None
+    """The index of the option in this row."""
+    note: str = ""
+    """Shown after the text."""
+
+
+SHOW_ALL = PanelOption("Show the whole call", "all")
 LABELS: dict[Scope, str] = {
     "once": "Allow once",
     "session": "Allow for this session",
@@ -62,7 +81,7 @@ LABELS: dict[Scope, str] = {
 
 class PermissionPanel(Widget, can_focus=True):
     DEFAULT_CSS = """
-    PermissionPanel { height: auto; max-height: 60%; display: none; padding: 0 1; background: $surface;
+    PermissionPanel { height: auto; max-height: 80%; display: none; padding: 0 1; background: $surface;
         border-top: heavy $warning; overflow-y: auto; }
     PermissionPanel.-shown { display: block; }
     """
@@ -124,6 +143,7 @@ class PermissionPanel(Widget, can_focus=True):
             self._pending_answer = asyncio.get_running_loop().create_future()
             self.question, self.selected_index, self._shown_at = question, 0, None
             self.add_class("-shown")
+            self.screen.set_class(self.app.size.height < LOW_TERMINAL_ROWS, "-asking")
             self.refresh(layout=True)
             if self.app.screen is not self.screen:
                 self.app.notify(question.reminder, severity="warning")
@@ -132,6 +152,7 @@ class PermissionPanel(Widget, can_focus=True):
             finally:
                 self.question = self._pending_answer = None
                 self.remove_class("-shown")
+                self.screen.remove_class("-asking")
                 if self.has_focus:
                     self.app.chat.editor.focus()
 
@@ -142,14 +163,7 @@ class PermissionPanel(Widget, can_focus=True):
             for scope in question.scopes
         ]
         found.append(PanelOption("No, and tell the model why…", "why"))
-        if self._is_truncated(question.detail):
-            found.append(PanelOption("Show the whole call", "all"))
         return found
-
-    @staticmethod
-    def _is_truncated(detail: str) -> bool:
-        lines = detail.split("\n")
-        return len(lines) > MAX_LINES or any(len(line) > MAX_LINE_CHARACTERS for line in lines)
 
     # Focus
 
@@ -194,14 +208,13 @@ class PermissionPanel(Widget, can_focus=True):
         if self.question is None or event.time < self._focused_at:
             self._forward_to_editor(event)  # pressed before the panel had the focus
             return
+        options = self._list_options(self.question, self.content_size.width)
         match event.key:
             case "up" | "down":
-                self.selected_index = (self.selected_index + (1 if event.key == "down" else -1)) % len(
-                    self.question.options
-                )
-                self.refresh()
+                self.selected_index = (self.selected_index + (1 if event.key == "down" else -1)) % len(options)
+                self.refresh(layout=True)
             case "enter":
-                self._apply_option(self.question.options[self.selected_index])
+                self._apply_option(options[min(self.selected_index, len(options) - 1)])
             case "escape":
                 self._resolve(None)
             case "tab":
@@ -225,10 +238,11 @@ class PermissionPanel(Widget, can_focus=True):
         """Select an option and focus the panel. A click never answers the question."""
         if self.question is None:
             return
-        first = len(self._render_head(self.question).plain.split("\n")) - 1
-        row = event.y - 1 + int(self.scroll_y) - first
-        if 0 <= row < len(self.question.options):
-            self.selected_index = row
+        rows = self._build_rows(self.content_size.width)
+        row = event.y - 1 + int(self.scroll_y)
+        option = rows[row].option if 0 <= row < len(rows) else None
+        if option is not None:
+            self.selected_index = option
         self.focus_panel()
 
     def _apply_option(self, option: PanelOption) -> None:
@@ -253,30 +267,66 @@ class PermissionPanel(Widget, can_focus=True):
 
     # Drawing
 
-    def render(self) -> Text:
-        if self.question is None:
-            return Text()
-        text = self._render_head(self.question)
-        for index, option in enumerate(self.question.options):
-            chosen = index == self.selected_index and self.has_focus
-            text.append(f"{'❯' if chosen else ' '} {option.label}\n", "bold reverse" if chosen else "")
-        if self.has_focus:
-            text.append("↑ ↓ and Enter to answer · Esc for no · type to continue in the editor", "dim")
-        else:
-            text.append(f"{format_hints(self.screen, ('permission', 'to answer'))} · typing goes to the editor", "dim")
-        return text
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._build_rows(width))
 
-    def _render_head(self, question: PanelQuestion) -> Text:
-        lines = (
-            [line[:MAX_LINE_CHARACTERS] for line in escape_lines(question.detail).split("\n")]
-            if question.detail
-            else []
-        )
-        text = Text()
-        text.append(f"{question.title} ", "bold")
-        text.append(f"{question.note}\n", "dim")
-        for line in lines[:MAX_LINES]:
-            text.append(f"  {line}\n")
-        if self._is_truncated(question.detail):
-            text.append(f"  … {pluralize(max(0, len(lines) - MAX_LINES), 'more line')}\n", "dim")
-        return text
+    def render(self) -> Text:
+        rows = self._build_rows(self.content_size.width)
+        lines = (Text.assemble((row.text, row.style), (row.note, "dim")) for row in rows)
+        return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+
+    def _build_rows(self, width: int) -> list[PanelRow]:
+        """Return the rows of the panel. The options and the hint are always visible, so a long call is cut first."""
+        question = self.question
+        if question is None:
+            return []
+        options = self._list_options(question, width)
+        rows = [*(PanelRow(row, "bold") for row in _wrap(question.title, width, indent=""))]
+        if question.note:
+            rows[-1] = rows[-1]._replace(note=f" {question.note}")
+        rows += self._list_detail_rows(question, width)
+        for index, option in enumerate(options):
+            chosen = index == self.selected_index and self.has_focus
+            lines = _wrap(f"{'❯' if chosen else ' '} {option.label}", width, indent="  ")
+            shown = lines[: MAX_OPTION_LINES if chosen else 1]
+            if len(shown) < len(lines):
+                shown[-1] = f"{shown[-1][:-1]}…"
+            rows += [PanelRow(line, "bold reverse" if chosen else "", index) for line in shown]
+        if self.has_focus:
+            hint = "↑ ↓ and Enter to answer · Esc for no · type to continue in the editor"
+        else:
+            hint = f"{format_hints(self.screen, ('permission', 'to answer'))} · typing goes to the editor"
+        return [*rows, PanelRow(hint, "dim")]
+
+    def _list_options(self, question: PanelQuestion, width: int) -> list[PanelOption]:
+        """Return the options, and one to show the whole call if the panel has no room for it."""
+        needs_all = len(self._wrap_detail(question, width)) > self._get_detail_room(question)
+        is_cut = any(len(line) > MAX_LINE_CHARACTERS for line in question.detail.split("\n"))
+        return [*question.options, SHOW_ALL] if needs_all or is_cut else question.options
+
+    def _get_detail_room(self, question: PanelQuestion) -> int:
+        """Return how many rows of the call fit, next to the border, the title, the options and the hint."""
+        room = int(self.app.size.height * MAX_HEIGHT_FRACTION) - 3 - len(question.options)
+        return max(MIN_LINES, min(MAX_LINES, room))
+
+    def _wrap_detail(self, question: PanelQuestion, width: int) -> list[str]:
+        detail = escape_lines(question.detail).rstrip("\n")
+        lines = detail.split("\n") if detail else []
+        return [row for line in lines for row in _wrap(f"  {line[:MAX_LINE_CHARACTERS]}", width, indent="  ")]
+
+    def _list_detail_rows(self, question: PanelQuestion, width: int) -> list[PanelRow]:
+        rows, room = self._wrap_detail(question, width), self._get_detail_room(question)
+        if len(rows) <= room:
+            return [PanelRow(row) for row in rows]
+        shown = max(MIN_LINES, room - 2)  # the count of the others, and the option that shows all, need a row each
+        rest = f"  … {pluralize(len(rows) - shown, 'more line')}"
+        return [*(PanelRow(row) for row in rows[:shown]), PanelRow(rest, "dim")]
+
+
+def _wrap(text: str, width: int, *, indent: str) -> list[str]:
+    """Return a line as rows of at most `width` cells. All rows but the first are indented."""
+    if width <= len(indent) + 1:
+        return [text]
+    first, *_ = chop_cells(text, width) or [""]
+    rest = text[len(first) :]
+    return [first, *(indent + row for row in chop_cells(rest, width - len(indent)))] if rest else [first]
