@@ -241,7 +241,7 @@ async def test_an_interrupted_stream_shows_the_seconds_until_the_retry(running: 
     settings = Config(retry=RetrySettings(base_delay=3600))
     async with running(["Half of it", broken], "Never.", settings=settings) as app:
         await app.submit("Hello")
-        await app.wait_for_text("the stream was cut off. Retrying (1 of 3) · in", "Half of it")
+        await app.wait_for_text("the stream was cut off. Retrying (1 of 3) in", "Half of it")
         first = read_retry_seconds(app)
         await app.wait_until(lambda: read_retry_seconds(app) < first)
         await app.press("escape")
@@ -250,7 +250,7 @@ async def test_an_interrupted_stream_shows_the_seconds_until_the_retry(running: 
 
 def read_retry_seconds(app: Driver) -> int:
     """Return the seconds until the retry."""
-    shown = re.search(r"Retrying \(1 of 3\) · in (\d+) s", app.screen)
+    shown = re.search(r"Retrying \(1 of 3\) in (\d+) s", app.screen)
     assert shown is not None
     return int(shown[1])
 

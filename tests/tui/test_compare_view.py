@@ -124,7 +124,10 @@ async def test_leaves_without_a_branch_are_offered_with_their_texts(running: Run
         await app.submit("/compare")
         await app.wait_for_text("assistant: A first try.", "assistant: A second try.")
         await app.press(*"second", "enter")
-        assert "A first try." not in await app.wait_for_text("(no entries)", "A second try.")
+        shown = await app.wait_for_text("(no entries)", "A second try.")
+        assert "A first try." not in shown
+        second = next(leaf.leaf for leaf in ways.unnamed_leaves if "second" in str(ways.tree[leaf.leaf].body))
+        assert f"main, {second[:8]}" in shown and second not in shown
 
 
 async def test_compare_fails_without_another_branch(running: Running) -> None:

@@ -309,7 +309,8 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
     controller.host.refresh()
     if outcome.cancelled:
         return build_cancelled(outcome.cancelled_by)
-    text = f"Merged {source} into {controller.branch.name}; head: {format_id(outcome.new_leaf)}"
+    shown = format_id(source) if source in controller.session.tree else source
+    text = f"Merged {shown} into {controller.branch.name}"
     return CommandOutcome(text=text if outcome.files is None else f"{text}\n{outcome.files.summary}")
 
 

@@ -160,7 +160,7 @@ async def _run_search(controller: SessionController, args: Sequence[str]) -> Com
             hit.session[-8:],
             format_id(hit.entry),
             hit.branch or "",
-            "seen" if hit.in_context else "",
+            "in context" if hit.in_context else "",
             make_excerpt(hit.snippet),
         ]
         for hit in hits

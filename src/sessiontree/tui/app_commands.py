@@ -152,7 +152,9 @@ async def _choose_merge_source(controller: SessionController, choose_entry: Choo
     if not shown:
         return await choose_entry("Merge which entry?")
     chosen = await controller.ui.select("Merge which branch?", [*shown, MERGE_ENTRY])
-    return await choose_entry("Merge which entry?") if chosen == MERGE_ENTRY else shown.get(chosen or "")
+    if chosen is None:
+        return None
+    return await choose_entry("Merge which entry?") if chosen == MERGE_ENTRY else _shorten_place(session, shown[chosen])
 
 
 async def _choose_branches_to_compare(controller: SessionController) -> str | None:
@@ -167,8 +169,15 @@ async def _choose_branches_to_compare(controller: SessionController) -> str | No
     chosen = await controller.ui.select(f"Compare {own} with which branch?", options) if options else shown[0]
     if chosen is None:
         return None
-    names = [own, *places.values()] if chosen == COMPARE_ALL else [own, places[chosen]]
+    others = list(places.values()) if chosen == COMPARE_ALL else [places[chosen]]
+    names = [own, *(_shorten_place(controller.session, place) for place in others)]
     return f"/compare {' '.join(map(quote_word, names))}"
+
+
+def _shorten_place(session: Session, place: str) -> str:
+    """Return a place as the results of a command name it: an entry by its short id, if no other entry has it."""
+    short = format_id(place) if place in session.tree else place
+    return short if short == place or len(session.tree.find_by_prefix(short)) == 1 else place
 
 
 def _list_unnamed_leaves(session: Session) -> dict[str, str]:

@@ -141,8 +141,13 @@ class SearchScreen(ModalScreen[Hit | None]):
     def _format_hit(self, hit: Hit, words: list[str]) -> Text:
         """Format a hit as two lines: its location and its text."""
         own = "● " if hit.file == self._own_file else "  "
-        where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "abandoned"]
-        facts = [*where, format_local_time(hit.timestamp), format_id(hit.entry), *(["seen"] if hit.in_context else [])]
+        where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "no branch"]
+        facts = [
+            *where,
+            format_local_time(hit.timestamp),
+            format_id(hit.entry),
+            *(["in context"] if hit.in_context else []),
+        ]
         shown = Text(f"{own}{escape_line(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")
         snippet = Text(f"    {escape_line(hit.snippet)}", "not dim")
         for word in words:

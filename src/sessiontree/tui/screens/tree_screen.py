@@ -210,9 +210,9 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         return format_hints(
             self,
             ("tree_choose", "choose" if self._question else "go"),
-            ("tree_escape", "close"),
+            ("tree_escape", "clear" if self.view.query_text else "close"),
             ("tree_detail", "view"),
-            ("tree_all", "all"),
+            ("tree_all", "default" if self.view.filter == "all" else "all"),
             ("tree_filter", "filter"),
             ("tree_label", "label"),
             ("tree_mark", "mark"),

@@ -84,8 +84,10 @@ class StatusLine(SafeStatic):
             now = time.monotonic()
             spinner = SPINNER[int((now - self._start) * 8) % len(SPINNER)]
             end = self._countdown_end
-            duration = f"{now - self._start:.0f} s" if end is None else f"in {max(0.0, end - now):.0f} s"
-            parts = [f"{spinner} {escape_line(self.activity)}", duration, self.hint]
+            label = f"{spinner} {escape_line(self.activity)}"
+            elapsed = f"{now - self._start:.0f} s" if end is None else ""
+            label += "" if end is None else f" in {max(0.0, end - now):.0f} s"
+            parts = [label, elapsed, self.hint]
             self.set_text(" · ".join(filter(None, parts)))
 
 
