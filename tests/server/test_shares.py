@@ -116,7 +116,11 @@ async def test_a_revoked_link_shows_nothing(client: httpx.AsyncClient, shared: s
 
     assert (await client.delete(f"/api/sessions/{shared}/shares/{revoked['id']}")).status_code == 200
 
-    assert (await open_share(client, revoked["path"])).status_code == 404
+    gone = await open_share(client, revoked["path"])
+    assert gone.status_code == 404
+    assert gone.headers["content-type"] == "text/html; charset=utf-8"  # people open it, not programs
+    assert "<h1>Nothing is shared here</h1>" in gone.text
+    assert "script-src 'self'" in gone.headers["content-security-policy"]
     assert (await open_share(client, kept["path"])).status_code == 200
     listed = (await client.get(f"/api/sessions/{shared}/shares")).json()["shares"]
     assert [(one["id"], "path" in one) for one in listed] == [(kept["id"], False)]
@@ -167,7 +171,10 @@ async def test_a_link_to_a_branch_that_was_renamed_shows_nothing(client: httpx.A
     with st.open(shared) as session:
         session.rename_branch("quasar", "other")
 
-    assert (await open_share(client, share["path"])).status_code == 404
+    answer = await open_share(client, share["path"])
+    assert answer.status_code == 404
+    assert "<h1>Nothing is shared here</h1>" in answer.text
+    assert "quasar" not in answer.text
 
 
 @pytest.mark.parametrize("body", [{"branch": "nothing"}, {"seconds": 5}, {"seconds": 10**9}, {"entry": "x"}])

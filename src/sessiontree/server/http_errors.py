@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from sessiontree.config import ConfigError
 from sessiontree.errors import (
     Ambiguous,
@@ -56,6 +58,22 @@ class ApiError(Exception):
 def make_session_not_found(id: str) -> ApiError:
     """Return the same error for a missing session and for one that the token may not see."""
     return ApiError(404, f"session {id!r} not found")
+
+
+SHARE_GONE = "nothing is shared here; the link is wrong, has expired or was revoked; ask for a new one"
+PAGE_TYPE = "text/html; charset=utf-8"
+
+
+def build_error_page(message: str) -> bytes:
+    """Return a page for a person who opened a link that does not work. It keeps the policy of the dashboard."""
+    title, _, rest = escape(message[:1].upper() + message[1:]).partition("; ")
+    detail = f"<p>{rest[:1].upper()}{rest[1:]}.</p>" if rest else ""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<title>{title}</title><link rel="stylesheet" href="/static/base.css">'
+        f'<main class="plain"><h1>{title}</h1>{detail}</main></html>'
+    ).encode()
 
 
 def make_insufficient_rights() -> ApiError:

@@ -32,7 +32,14 @@ from sessiontree.server.auth import (
     read_session_cookie,
     sign_in,
 )
-from sessiontree.server.http_errors import INTERNAL_ERROR, ApiError, convert_error
+from sessiontree.server.http_errors import (
+    INTERNAL_ERROR,
+    PAGE_TYPE,
+    SHARE_GONE,
+    ApiError,
+    build_error_page,
+    convert_error,
+)
 from sessiontree.server.reply_store import ReplyStore, StoredResponse
 from sessiontree.server.request_checks import (
     Headers,
@@ -244,7 +251,7 @@ class RequestMiddleware:
             else:
                 await self._app(scope, receive, out.send)
         except ApiError as error:
-            await self._send_error(error, out)
+            await self._send_error(error, out, is_page=scope["path"].startswith(SHARE_PREFIX))
         except SessionTreeError as error:
             await self._send_error(convert_error(error), out)
         except Exception:
@@ -286,7 +293,7 @@ class RequestMiddleware:
         if not self._get_rate_limiter(UNKNOWN_CLIENT if share is None else share.id).try_acquire(time.monotonic()):
             raise ApiError(429, "too many requests; try again later")
         if share is None:
-            raise ApiError(404, "nothing is shared here; the link is wrong, has expired or was revoked")
+            raise ApiError(404, SHARE_GONE)
         return share
 
     async def _handle_sign_in(self, scope: MutableMapping[str, Any], receive: Receive, out: _ResponseSender) -> None:
@@ -376,11 +383,15 @@ class RequestMiddleware:
         except TimeoutError:
             raise ApiError(408, "the request took too long to arrive") from None
 
-    async def _send_error(self, error: ApiError, out: _ResponseSender | _ResponseRecorder) -> None:
+    async def _send_error(
+        self, error: ApiError, out: _ResponseSender | _ResponseRecorder, *, is_page: bool = False
+    ) -> None:
+        """Send an error as JSON, or as a page to a person who opened a share link."""
         if out.started:
             return  # the response has started: the connection ends in the middle of it
-        body = msgspec.json.encode(error.payload)
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        body = build_error_page(str(error)) if is_page else msgspec.json.encode(error.payload)
+        kind = PAGE_TYPE.encode() if is_page else b"application/json"
+        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         if error.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         if error.status == 429:

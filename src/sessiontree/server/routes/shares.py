@@ -21,7 +21,7 @@ from sessiontree.home import list_user_homes
 from sessiontree.server import schemas
 from sessiontree.server.app_state import TOKEN_KEY, AppState, JsonResponse, ReadContext, RequestBody, WriteContext
 from sessiontree.server.auth import SHARE_PREFIX, Token
-from sessiontree.server.http_errors import ApiError
+from sessiontree.server.http_errors import PAGE_TYPE, SHARE_GONE, ApiError, build_error_page
 from sessiontree.server.jobs.export_jobs import ExportJob, ExportOrder
 from sessiontree.server.openapi import describe_route
 
@@ -29,7 +29,6 @@ router = APIRouter(prefix="/api/sessions/{id}/shares")
 page_router = APIRouter()
 
 POLL_SECONDS = 0.05
-GONE = "nothing is shared here; the link is wrong, has expired or was revoked"
 POLICY = "sandbox allow-scripts allow-popups allow-downloads; frame-ancestors 'none'; base-uri 'none'"
 
 
@@ -93,12 +92,16 @@ async def show_share(request: Request) -> Response:
     """Show what a link shares, as it is now. The middleware has checked the link."""
     state: AppState = request.app.state.app_state
     share: Token = request.scope[TOKEN_KEY]
-    job = await run_in_threadpool(_find_or_start_export, state, share)
-    while not job.ended.is_set():
-        await asyncio.sleep(POLL_SECONDS)
-    size, pieces = job.open_file()
+    try:
+        job = await run_in_threadpool(_find_or_start_export, state, share)
+        while not job.ended.is_set():
+            await asyncio.sleep(POLL_SECONDS)
+        size, pieces = job.open_file()
+    except (NotFound, ApiError) as error:  # a person sees it, so it is a page
+        status = error.status if isinstance(error, ApiError) else 404
+        return Response(build_error_page(str(error) if status != 404 else SHARE_GONE), status, media_type=PAGE_TYPE)
     headers = {"content-length": str(size), "content-security-policy": POLICY, "cache-control": "no-store"}
-    return StreamingResponse(pieces, media_type="text/html; charset=utf-8", headers=headers)
+    return StreamingResponse(pieces, media_type=PAGE_TYPE, headers=headers)
 
 
 class SharedPages:
@@ -128,7 +131,7 @@ def _find_or_start_export(state: AppState, share: Token) -> ExportJob:
             try:
                 return session.store.open_file()
             except NotFound:
-                raise ApiError(404, GONE) from None
+                raise ApiError(404, SHARE_GONE) from None
 
         job = state.exports.start(share.id, "shared.html", order, open_lines)
         pages.jobs[share.id] = position, job
