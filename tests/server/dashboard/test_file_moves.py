@@ -155,6 +155,7 @@ def test_undo_offers_the_files_of_the_place_before(serve: Serve, visit: Visit, s
 
     page.get_by_role("button", name="Undo").click()
     page.wait_for_selector("dialog >> text=What should move?")
+    assert page.locator("dialog h2").inner_text() == "Undo the move of main"
     assert "1 file to add, 2 files to change" in page.locator("dialog").inner_text()
     choose(page, "Conversation and files")
     submit(page, "3 files restored")

@@ -110,8 +110,27 @@ def test_activity_names_what_a_token_did(serve: Serve, visit: Visit) -> None:
     page.get_by_role("dialog", name="Share").get_by_role("button", name="Close").click()
     page.get_by_role("link", name="Overview").click()
     activity = page.get_by_role("region", name="Activity")
-    activity.get_by_text(f"POST /api/sessions/{session.id}/shares").wait_for()
-    activity.get_by_text("POST /sign-in").wait_for()
+    action = activity.get_by_text("Create share link")
+    assert action.get_attribute("title") == f"POST /api/sessions/{session.id}/shares"
+    activity.get_by_text("Sign in", exact=True).wait_for()
+
+
+def test_activity_has_words_for_every_route_that_changes_something(serve: Serve, visit: Visit) -> None:
+    site = serve()
+    page = visit(site, "/overview")
+    paths = page.request.get(f"{site.url}/api/openapi.json").json()["paths"]
+    unrecorded = ("/markdown", "/compare", "/files-diff")
+    actions = [
+        f"{method.upper()} {re.sub('{.*?}', 'x1', path)}"
+        for path, methods in paths.items()
+        for method in methods
+        if method != "get" and not path.endswith(unrecorded)
+    ]
+    described = page.evaluate(
+        "actions => import('/static/js/activity.js').then(({describeAction}) => actions.map(describeAction))", actions
+    )
+    assert len(actions) > 20
+    assert [action for action, text in zip(actions, described, strict=True) if action == text] == []
 
 
 @pytest.mark.parametrize("size", [(390, 844), (360, 640)])

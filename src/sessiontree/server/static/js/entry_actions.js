@@ -8,7 +8,7 @@ export const Versions = ({ entry, show }) => {
   const { versions } = entry;
   if (!versions) return null;
   const at = versions.indexOf(entry.id), count = versions.length;
-  const step = (by, label, text) => html`<button type="button" class="small quiet" aria-label=${label} title=${label}
+  const step = (by, label, text) => html`<button type="button" class="small" aria-label=${label} title=${label}
     disabled=${versions[at + by] === undefined} onClick=${() => show(versions[at + by])}>${text}</button>`;
   return html`<span class="versions" role="group" aria-label=${`Version ${at + 1} of ${count}`}>
     ${step(-1, "Previous version", "‹")}<span class="fact">${at + 1}/${count}</span>${step(1, "Next version", "›")}

@@ -7,6 +7,7 @@ import { onThemeChange, readPalette } from "./palette.js";
 import { makeVisible } from "./sanitize.js";
 
 const ROW = 30, DOT = 5, TEXT = 14, MARGIN = 28;
+const PILL = 26; // around the name of a branch: the gaps before and after it, and its padding
 const MIN_LANE = 160, MAX_LANE = 420, LANE_GAP = 16; // pixels between lanes: limits at full scale, and the minimum at any scale
 const MAX_SCALE = 2.5;
 const TEXT_SCALE = 0.55; // text is drawn from this scale on
@@ -292,7 +293,7 @@ export class Graph extends Component {
     let left = x + TEXT * scale;
     const end = x + this.widths.get(number) - 22;
     if (row.label) left = this.drawPill(pen, row.label, left, y, c.amber, c["amber-tint"], scale, 110) + 6;
-    const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + 18 * scale, 0);
+    const taken = names.reduce((sum, name) => sum + Math.min(100 * scale, this.measure(pen, name, 11 * scale)) + PILL * scale, 0);
     const room = Math.max(36 * scale, end - left - Math.min(taken, (end - left) * 0.6));
     pen.textBaseline = "middle";
     pen.fillStyle = pickTextColour(row, c);

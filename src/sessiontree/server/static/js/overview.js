@@ -1,4 +1,5 @@
 // What models did over all sessions: cost, tokens, answers, failures and latency over time; and what tokens did.
+import { describeAction } from "./activity.js";
 import { SESSIONS, linkToSession } from "./addresses.js";
 import { Columns } from "./charts.js";
 import { formatCost, formatCount, formatDay, formatClock, formatDuration, formatTokens, pluralize } from "./format.js";
@@ -112,6 +113,12 @@ export class Overview extends Component {
       ${sessionCount > sessions.length && html`<p class="more">Showing the ${sessions.length} most expensive sessions.</p>`}`;
   }
 
+  /** Return the name of a session, or the end of its id if the overview does not list it. */
+  getName(id) {
+    const known = this.state.found?.sessions?.find((session) => session.id === id);
+    return known ? known.name || "Unnamed session" : `…${id.slice(-8)}`;
+  }
+
   renderEvents({ events, next, token, auditError }) {
     if (this.props.me.projects !== null) return null;
     return html`<h2>Activity</h2>
@@ -120,12 +127,13 @@ export class Overview extends Component {
         onClick=${() => this.setState({ token: "" }, () => this.loadEvents())} /></p>`}
       ${events?.length === 0 && html`<${Empty}>No changes yet. Changes, exports, sign-ins and opened share links appear here.<//>`}
       ${events?.length > 0 && html`<div class="wide" tabindex="0" role="region" aria-label="Activity"><table>
-        <thead><tr>${["Time", "Who", "What", "Status"].map((column) => html`<th scope="col">${column}</th>`)}</tr></thead>
+        <thead><tr>${["Time", "Who", "What", "Session", "Status"].map((column) => html`<th scope="col">${column}</th>`)}</tr></thead>
         <tbody>${events.map((event) => html`<tr>
-          <td>${formatDay(event.time)} ${formatClock(event.time)}</td>
+          <td class="when">${formatDay(event.time)} ${formatClock(event.time)}</td>
           <td><button type="button" class="quiet small" title="Show only this token" onClick=${() => this.setState({ token: event.token }, () => this.loadEvents())}>
             ${event.name || event.kind} · ${event.token}</button></td>
-          <td>${event.session ? html`<a href=${linkToSession(event.session)}>${event.action}</a>` : event.action}</td>
+          <td title=${event.action}>${describeAction(event.action)}</td>
+          <td>${event.session && html`<a href=${linkToSession(event.session)}>${this.getName(event.session)}</a>`}</td>
           <td>${event.status >= 400 ? html`<${Chip} kind="wrong">${event.status}<//>` : event.status}</td>
         </tr>`)}</tbody>
       </table></div>`}

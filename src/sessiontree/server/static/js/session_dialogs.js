@@ -90,7 +90,8 @@ export class SessionDialogs {
       const answer = await this.session.undo(files, from);
       this.notify(describeMove(answer, files, `Undid ${answer.undone}`));
     };
-    await this.askForFiles("undo", {}, { title: "Undo", action: "Undo" }, run);
+    const { undoable } = this.session.info;
+    await this.askForFiles("undo", {}, { title: undoable ? `Undo ${undoable}` : "Undo", action: "Undo" }, run);
   }
 
   /** Switch to another branch. Ask first if files can be restored with it. */

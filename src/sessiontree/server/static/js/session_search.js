@@ -86,7 +86,7 @@ export class SessionSearch extends Component {
       ${hits?.length > 0 && html`<ol class="matches">${hits.map((hit) => html`<li key=${hit.entry}>
         <button type="button" class="quiet" onClick=${() => show(hit.entry)}>
           <span class="snippet">${hit.snippet}</span>
-          <span class="facts"><span>${hit.role.replaceAll("_", " ")}</span>${hit.branch && html`<span>${hit.branch}</span>`}</span>
+          <span class="facts"><span>${hit.role.replaceAll("_", " ")}</span><span>${hit.branch ?? "no branch"}</span></span>
         </button>
       </li>`)}</ol>`}
     </section>`;
