@@ -1082,6 +1082,21 @@ def test_a_hidden_page_keeps_no_connection_and_misses_nothing(serve: Serve, visi
     wait_for_drawn(page, before + 1)
 
 
+def test_a_page_that_was_left_keeps_no_connection_and_misses_nothing(serve: Serve, visit: Visit) -> None:
+    """A browser keeps pages for "back" without timers; five of them would use all of its connections."""
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
+    wait_for_text(page, "25 ms instead")
+
+    page.clock.install()  # no timer runs
+    page.evaluate("window.dispatchEvent(new PageTransitionEvent('pagehide', { persisted: true }))")
+    page.wait_for_selector(".link.waiting")
+    session.append(st.user("written while away"))
+    page.evaluate("window.dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+
+    wait_for_text(page, "written while away")
+
+
 # Large sessions and small screens
 
 

@@ -155,7 +155,7 @@ export class Composer extends Component {
           <span class="gap"></span>
           ${running && swarm && html`<a class="button" href=${linkToSwarm(swarm)} title="The agent belongs to a swarm">Open swarm</a>`}
           ${running && !swarm && html`<${Button} label="Stop" kind="danger" onClick=${this.abort} title="Stop the agent" />`}
-          <${Button} type="submit" kind="primary" label=${action} disabled=${busy || !text.trim()} keys="Enter" />
+          <${Button} type="submit" kind="primary" label=${busy ? "Sending…" : action} disabled=${busy || !text.trim()} keys="Enter" />
         </div>
       </div>
       ${!allowed.run && html`<${RunsUnavailable} me=${me} kind="hint" />`}

@@ -39,6 +39,8 @@ export class Stream {
     Object.assign(this, { api, path, onEvent, onResync, onState, last: after });
     this.pause = FIRST_PAUSE;
     document.addEventListener("visibilitychange", this.checkVisibility);
+    window.addEventListener("pagehide", this.disconnect);
+    window.addEventListener("pageshow", this.checkVisibility);
     this.checkVisibility();
     this.run();
   }
@@ -46,6 +48,8 @@ export class Stream {
   stop() {
     this.stopped = true;
     document.removeEventListener("visibilitychange", this.checkVisibility);
+    window.removeEventListener("pagehide", this.disconnect);
+    window.removeEventListener("pageshow", this.checkVisibility);
     clearTimeout(this.hideTimer);
     this.connection?.abort();
     this.wake?.();
@@ -55,12 +59,14 @@ export class Stream {
     clearTimeout(this.hideTimer);
     this.isHidden = false;
     if (!document.hidden) this.wake?.();
-    else {
-      this.hideTimer = setTimeout(() => {
-        this.isHidden = true;
-        this.connection.abort();
-      }, HIDDEN_DELAY);
-    }
+    else this.hideTimer = setTimeout(this.disconnect, HIDDEN_DELAY);
+  };
+
+  /** Disconnect until the page is visible. A page that the browser keeps for "back" has no timers, but connections. */
+  disconnect = () => {
+    clearTimeout(this.hideTimer);
+    this.isHidden = true;
+    this.connection?.abort();
   };
 
   /** Wait before a retry. A hidden page waits until it is visible. */
