@@ -127,7 +127,8 @@ async def test_leaves_without_a_branch_are_offered_with_their_texts(running: Run
         shown = await app.wait_for_text("(no entries)", "A second try.")
         assert "A first try." not in shown
         second = next(leaf.leaf for leaf in ways.unnamed_leaves if "second" in str(ways.tree[leaf.leaf].body))
-        assert f"main, {second[:8]}" in shown and second not in shown
+        assert f"main, {second[:8]}" in shown
+        assert second not in shown
 
 
 async def test_compare_fails_without_another_branch(running: Running) -> None:
