@@ -196,8 +196,11 @@ def test_the_tree_works_with_the_keyboard(serve: Serve, visit: Visit) -> None:
         page.keyboard.press(key)
     wait_for_text(page, "A second run takes 40 ms.")
     assert page.locator(".graph .unseen").text_content() == (
-        "assistant: A second run takes 40 ms.; depth 7; branch cache"
+        "assistant: A second run takes 40 ms.; depth 7; branch cache; end of the branch"
     )
+    page.keyboard.press("ArrowUp")
+    page.wait_for_function("() => /; depth 6; branch cache$/.test(document.querySelector('.graph .unseen').textContent)")
+    page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement.className === 'window'")
     page.keyboard.press("k")

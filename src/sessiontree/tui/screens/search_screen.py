@@ -23,7 +23,7 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit
-from sessiontree.slash_commands.formatting import format_id, format_local_time
+from sessiontree.slash_commands.formatting import format_local_time
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.services.session_checks import scan_in_thread
 from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
@@ -145,7 +145,6 @@ class SearchScreen(ModalScreen[Hit | None]):
         facts = [
             *where,
             format_local_time(hit.timestamp),
-            format_id(hit.entry),
             *(["in context"] if hit.in_context else []),
         ]
         shown = Text(f"{own}{escape_line(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")

@@ -456,7 +456,7 @@ export class Graph extends Component {
           ? "The filter hides the current entry. The dashed ring marks its nearest visible ancestor."
           : "The filter hides the current entry and all its ancestors."
       }</p>`}
-      <div class="unseen" role="status">${node ? describe(layout, node, heads.get(node.row.id), leaf) : ""}</div>
+      <div class="unseen" role="status">${node ? describe(layout, node, heads, leaf) : ""}</div>
     </div>`;
   }
 }
@@ -470,14 +470,21 @@ const drawDisc = (pen, x, y, radius, colour) => {
 
 const getText = (row) => row.text || `(${row.role ?? row.type})`;
 
+/** Return the branches whose end is at an entry, or else below it in the same line. */
+const findBranches = (nodes, { chain, depth }, heads) => {
+  const end = chain.members.slice(depth - chain.top).find((number) => heads.get(nodes[number].row.id)?.length);
+  return end === undefined ? [] : heads.get(nodes[end].row.id);
+};
+
 /** Return what a screen reader says about an entry: its text, its place in the tree, its branches and its marks. */
 const describe = ({ nodes, roots }, node, heads, leaf) => {
   const { row, depth, parent, children, number } = node;
-  const siblings = parent < 0 ? roots : nodes[parent].children;
+  const siblings = parent < 0 ? roots : nodes[parent].children, branches = findBranches(nodes, node, heads);
   return [
     `${row.role ?? row.type}: ${getText(row).slice(0, 160)}`,
     `depth ${depth + 1}`,
-    heads?.length && `branch ${heads.join(", ")}`,
+    branches.length ? `branch ${branches.join(", ")}` : "no branch",
+    heads.get(row.id)?.length && "end of the branch",
     siblings.length > 1 && `${siblings.indexOf(number) + 1} of ${siblings.length} siblings`,
     children.length > 1 && `splits into ${children.length}`,
     row.label && `label ${row.label}`,
