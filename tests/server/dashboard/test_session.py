@@ -199,7 +199,7 @@ def test_the_tree_works_with_the_keyboard(serve: Serve, visit: Visit) -> None:
         "assistant: A second run takes 40 ms.; depth 7; branch cache; end of the branch"
     )
     page.keyboard.press("ArrowUp")
-    page.wait_for_function("() => /; depth 6; branch cache$/.test(document.querySelector('.graph .unseen').textContent)")
+    page.locator(".graph .unseen", has_text=re.compile("; depth 6; branch cache$")).wait_for(state="attached")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.activeElement.className === 'window'")
