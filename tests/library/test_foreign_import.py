@@ -177,6 +177,27 @@ def test_what_was_continued_here_stays_below_the_answer_as_it_was(tmp_path: Path
     assert texts == {"main": ["Why?", "Beca", "Ours"], "main-gemini": ["Why?", "Because.", "Theirs"]}
 
 
+def test_what_refers_to_a_changed_entry_refers_to_its_new_version(tmp_path: Path) -> None:
+    path = tmp_path / "ses_1.json"
+
+    def write_export(status: str, **state: object) -> None:
+        tool = {"type": "tool", "id": "prt_1", "callID": "c1", "tool": "ls", "state": {"status": status, **state}}
+        listed = [("msg_1", "user", {"type": "text", "text": "Look"}), ("msg_2", "assistant", tool)]
+        messages = [{"info": {"id": id, "role": role}, "parts": [part]} for id, role, part in listed]
+        path.write_text(json.dumps({"info": {"id": "ses_1", "version": "1.0", "title": "T"}, "messages": messages}))
+
+    write_export("completed", input={}, output="Half")
+    [result] = bring_in(path)
+    write_export("completed", input={}, output="Whole", time={"compacted": 5})
+
+    states = [result.state for _ in range(2) for result in bring_in(path)]
+
+    assert states == ["updated", "same"]
+    imported, original = st.open(str(result.target)), st.open(str(path))
+    assert imported.context().to_llm() == original.context().to_llm()
+    assert [entry.type for entry in imported.tree].count("session_info") == 1
+
+
 def test_bookkeeping_that_was_added_is_kept_too(tmp_path: Path) -> None:
     path = tmp_path / REWIND.name
     shutil.copy(REWIND, path)

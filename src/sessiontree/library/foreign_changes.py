@@ -19,6 +19,8 @@ from sessiontree.core.entries import (
     ContextEdit,
     Entry,
     EntryId,
+    JsonObject,
+    SessionInfo,
     Usage,
 )
 from sessiontree.core.messages import complete_usage, sum_usage
@@ -53,26 +55,29 @@ class ConversationChanges:
             return None  # branches are merged, not copied
         parent = self._find(new.parent)
         if new.id not in self._tree:
-            return raw if parent == new.parent else set_parent(raw, parent)
+            return self._write_added(new, raw, parent)
         stored = self._tree[new.id]
         if (stored.raw == raw and parent == new.parent) or new.type == ALIAS:
             return None
-        body = new.decode()
+        body = self._rename_targets(new.decode())
         if isinstance(body, Usage):
             return self._write_new_cost(new, body, parent)
-        body = self._rename_targets(body)
         is_same = body == stored.decode()
-        if is_same and parent == stored.parent:
+        if is_same and (parent == stored.parent or isinstance(body, SessionInfo)):
             return None
         id = f"{new.id}-{hashlib.sha256(raw + (parent or '').encode()).hexdigest()[:8]}"
         self._renamed[new.id] = id
         if id in self._tree:
             return None
-        extra = {**new.extra, COPIED_FROM: new.id} if is_same else new.extra
-        branch = new.branch if isinstance(new.branch, str) else None
-        return write_entry(
-            body, id=id, parent=parent, timestamp=new.timestamp, branch=branch, extra=extra or None
-        ).raw  # fmt: skip
+        return _write(new, body, id, parent, {**new.extra, COPIED_FROM: new.id} if is_same else new.extra)
+
+    def _write_added(self, new: Entry, raw: bytes, parent: EntryId | None) -> bytes:
+        """Return the line of an entry that the session does not have."""
+        if not self._renamed:
+            return raw
+        body = new.decode()
+        renamed = self._rename_targets(body)
+        return set_parent(raw, parent) if renamed == body else _write(new, renamed, new.id, parent, new.extra)
 
     def _rename_targets(self, body: Body) -> Body:
         match body:
@@ -92,6 +97,13 @@ class ConversationChanges:
         body = replace(body, usage=complete_usage({"cost": added}))
         id = f"{new.id}-{len(noted) + 1}"
         return write_entry(body, id=id, parent=parent, timestamp=new.timestamp, branch=None).raw
+
+
+def _write(entry: Entry, body: Body, id: EntryId, parent: EntryId | None, extra: JsonObject) -> bytes:
+    branch = entry.branch if isinstance(entry.branch, str) else None
+    return write_entry(
+        body, id=id, parent=parent, timestamp=entry.timestamp, branch=branch, extra=extra or None
+    ).raw  # fmt: skip
 
 
 def _get_cost(body: Body) -> float:
