@@ -54,6 +54,13 @@ def test_a_message_that_is_not_sent_to_models_is_refused() -> None:
         parse_entry({"type": "message", "message": {"content": "x"}})
 
 
+def test_a_custom_message_that_is_not_sent_to_models_is_refused() -> None:
+    content = [{"type": "video"}]
+
+    with pytest.raises(InvalidOperation, match='blocks of type "video" are not sent to models'):
+        parse_entry({"type": "custom_message", "customType": "note", "content": content, "display": True})
+
+
 def test_null_is_accepted_for_a_field_where_it_has_a_meaning() -> None:
     body, extra = parse_entry({"type": "thinking_level_change", "thinkingLevel": None})
 

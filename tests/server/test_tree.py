@@ -319,6 +319,7 @@ async def test_an_entry_is_written_at_the_head_of_a_branch(env: ServerEnv, clien
         ({"entry": {"type": "custom"}, "text": "x"}, 422),
         ({"entry": {"type": "message", "message": {"role": "user"}}}, 422),
         ({"entry": {"type": "compaction"}}, 422),
+        ({"entry": {"type": "custom_message", "customType": "a", "content": [{"type": "b"}], "display": True}}, 422),
         ({"entry": {"type": "branch_point", "branchName": "b"}}, 422),
         ({"role": "user", "text": "x", "branch": "nothing"}, 404),
     ],

@@ -10,6 +10,7 @@ import msgspec
 from sessiontree.core.entries import Body, JsonObject, Message, ModelChange, Opaque
 from sessiontree.core.message_input import check_new_message
 from sessiontree.core.messages import coerce_string
+from sessiontree.core.normalize import check_body
 from sessiontree.format.codec import WIRE, find_unknown_fields, parse_body
 
 
@@ -36,6 +37,8 @@ def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
     body = parse_body(wire)
     if isinstance(body, Message):
         check_new_message(body.message)
+    else:
+        check_body(body)
     if isinstance(body, ModelChange) and body.model is None:
         raise IncompleteEntry("modelId")
     return body, find_unknown_fields(wire)
