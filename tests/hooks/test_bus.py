@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core.message_views import Text
 from sessiontree.core.messages import ToolCall, user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import HookContext, Hooks, call, combine_answers, find_event_type, run_in_thread
@@ -24,6 +25,7 @@ from sessiontree.hooks.events import (
     Answer,
     BeforeFork,
     BeforeMerge,
+    BeforeMessage,
     BeforeNavigate,
     BeforeRequest,
     BeforeToolCall,
@@ -376,6 +378,28 @@ async def cancel_itself(event, ctx):
 
 def raise_timeout(event, ctx):
     raise TimeoutError("a timeout inside")
+
+
+async def test_an_answer_may_hold_messages_and_blocks(hooks: Hooks, notices) -> None:
+    hooks.on("tool_result", lambda *_: {"content": [Text("hidden"), {"type": "text", "text": "!"}]})
+    hooks.on("before_message", lambda *_: {"message": user("hello")})
+
+    result, _ = await hooks.ask(ToolReturned(call=ToolCall("c", "f", {}), content=[], is_error=False))
+    message, _ = await hooks.ask(BeforeMessage(message={"role": "user", "content": "hi"}))
+
+    assert result.content == [{"type": "text", "text": "hidden"}, {"type": "text", "text": "!"}]
+    assert message.message == user("hello").message
+    assert notices == []
+
+
+async def test_a_failure_that_no_listener_gets_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    hooks = Hooks()
+    hooks.on("before_navigate", lambda *_: {"cancel": "yes"}, source="mine")
+
+    await hooks.ask(build_navigate_event())
+
+    (line,) = caplog.messages
+    assert line.startswith("mine returned an invalid ")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,9 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, overload
 import msgspec
 from msgspec import UNSET
 
-from sessiontree.core.entries import Entry, JsonObject
-from sessiontree.core.messages import ToolCall
+from sessiontree.core.entries import Entry, JsonObject, Message
+from sessiontree.core.message_views import JsonView
+from sessiontree.core.messages import ToolCall, is_list, is_object
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import (
     EVENT_ALIASES,
@@ -240,7 +242,8 @@ class Hooks:
             return None
         if not isinstance(given, _HandlerFailure):
             try:
-                given = msgspec.convert(_convert_struct(given) if isinstance(given, kind) else given, kind, strict=True)
+                plain = _convert_struct(given) if isinstance(given, kind) else given
+                given = msgspec.convert(_convert_messages(plain), kind, strict=True)
             except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
                 given = self._report_failure(registered, event, f"returned an invalid {kind.__name__}: {error}")
         if isinstance(given, _HandlerFailure):
@@ -248,7 +251,10 @@ class Hooks:
         return None if given == kind() else given
 
     def _report_failure(self, registered: _Registration, event: Event, what: str) -> _HandlerFailure:
-        self.notify_listeners(Notice(level="error", text=f"{registered.source} {what} (at {EVENT_NAMES[type(event)]})"))
+        text = f"{registered.source} {what} (at {EVENT_NAMES[type(event)]})"
+        if not self._listeners:  # a script that nobody watches: by default Python prints it
+            logging.getLogger("sessiontree.hooks").warning("%s", text)
+        self.notify_listeners(Notice(level="error", text=text))
         return _HandlerFailure()
 
 
@@ -269,6 +275,22 @@ def _build_registration(handler: Handler, source: str, deadline: float, copies: 
 
 def _get_name(function: Callable[..., Any], otherwise: str) -> str:
     return getattr(function, "__name__", otherwise)
+
+
+def _convert_messages(answer: Any) -> Any:
+    """Return an answer with the JSON of messages and blocks, such as `st.user("hi")`, in their place."""
+    if not is_object(answer):
+        return answer
+    return {
+        key: [*map(_convert_message, value)] if is_list(value) else _convert_message(value)
+        for key, value in answer.items()
+    }
+
+
+def _convert_message(value: Any) -> Any:
+    if isinstance(value, JsonView):
+        return value.raw
+    return value.message if isinstance(value, Message) else value
 
 
 async def _call_without_exit(handler: Handler, event: Event, context: HookContext) -> Any:
