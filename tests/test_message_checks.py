@@ -286,3 +286,12 @@ async def test_a_queued_message_is_refused_before_it_waits(case: str) -> None:
 
 def replace_prompt(event: BeforeMessage, message: Json) -> Json | None:
     return {"message": message} if event.message["role"] == "user" else None
+
+
+def test_the_usage_of_a_message_may_be_used_for_another() -> None:
+    usage = st.assistant("x", usage={"input": 10, "output": 5, "cacheRead": 2, "cost": 0.01}).message["usage"]
+    entry = st.memory().append(st.assistant("x", usage=usage))
+    assert entry.usage is not None
+
+    assert st.assistant("y", usage=entry.usage).message["usage"] == usage
+    assert st.assistant("y", usage=st.TokenUsage(input=1, output=2)).message["usage"]["totalTokens"] == 3

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 import msgspec
 
-from sessiontree.core.message_views import JsonView, MessagePreview, is_list, is_object
+from sessiontree.core.message_views import JsonView, MessagePreview, TokenUsage, is_list, is_object
 from sessiontree.errors import InvalidOperation, format_names
 
 ACCEPTED_BLOCKS: dict[str, frozenset[str]] = {
@@ -157,6 +157,11 @@ def _has_type(block: dict[str, Any], accepted: frozenset[str]) -> bool:
 
 def check_usage(usage: object) -> dict[str, Any]:
     """Return a usage object with our names for its counts. Raises `InvalidOperation`."""
+    if isinstance(usage, TokenUsage):
+        counts = dict(zip(_COUNTS, usage, strict=False))
+        if not usage.total:  # of a value that was made by hand
+            del counts["totalTokens"]
+        usage = {**counts, "cost": usage.cost}
     if not is_object(usage):
         raise InvalidOperation(f"usage must be an object such as {USAGE_FORM}, not {_name_type(usage)}")
     if all(map(_OWN_USAGE.__contains__, usage)):

@@ -17,6 +17,7 @@ from sessiontree.core.message_views import (
     Block,
     MessagePreview,
     PreviewBlock,
+    TokenUsage,
     ToolCall,
     coerce_number,
     coerce_string,
@@ -52,7 +53,7 @@ def assistant(
     model: str | None = None,
     provider: str | None = None,
     api: str = "unknown",
-    usage: JsonObject | None = None,
+    usage: JsonObject | TokenUsage | None = None,
     stop_reason: str | None = None,
     error: str | None = None,
 ) -> Message:

@@ -7,6 +7,7 @@ a session and selects a part, and `redact` removes secrets. Nothing here writes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -61,8 +62,14 @@ def export(
     return ExportResult(content=content, report=None if redactor is None else redactor.report)
 
 
+class SessionWithLines(Protocol):
+    """A session, or anything else that has its lines."""
+
+    def stream_lines(self) -> Iterable[bytes]: ...
+
+
 def stream_export(
-    lines: Iterable[bytes],
+    lines: SessionWithLines | Iterable[bytes],
     form: str = "html",
     *,
     branch: str | None = None,
@@ -71,7 +78,7 @@ def stream_export(
     prefer: str | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Iterator[bytes]:
-    """Yield the result of `export` in pieces. It is never in memory as a whole.
+    """Yield the result of `export`, of a session or of its lines, in pieces. It is never in memory as a whole.
 
     Invalid arguments raise before the first piece. The redactor's report is complete after the last piece. `report` is
     called with a sentence for what a format for training leaves out.
@@ -84,7 +91,7 @@ def stream_export(
         raise InvalidOperation(f"the format {form} has no preferences; choose the format preference")
     if form == "html" and not can_export_html():
         raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
-    whole = read_snapshot(lines)
+    whole = read_snapshot(lines if isinstance(lines, Iterable) else lines.stream_lines())
     chosen = _select_lines(whole, branch, subtree)
     if redactor is not None:
         chosen = redactor.redact_lines(whole.lines if chosen is None else chosen)
