@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,31 @@ async def test_an_agent_without_a_folder_works_in_the_private_folder_of_its_bran
 
     assert (folder / "shared.txt").read_text() == "start\n"
     assert Path(get_folder(session, "own").path, "shared.txt").read_text() == "own\n"
+
+
+async def test_agents_of_swarms_and_runs_of_experiments_work_in_private_folders_with_snapshots(
+    session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    session.append(st.user("How?"))
+
+    def answer(request: st.Request) -> list[str | ToolCall]:
+        if request.messages[-1]["role"] == "user":
+            return [ToolCall("c1", "bash", {"command": "pwd >> shared.txt"})]
+        return ["Done."]
+
+    options: dict[str, Any] = {"model": st.ScriptedModel([answer] * 40), "tools": builtin_tools(), "snapshots": True}
+    swarm = st.Swarm(session, "team", "Work", agents=2, **options)
+    await swarm.start()
+    await swarm.wait()
+    arms = [st.Arm(name="a", prompt="First way"), st.Arm(name="b", prompt="Second way")]
+    await st.experiment(session, "HEAD", arms, runs=1, **options)
+
+    folders = list_private_folders(session.id)
+    assert len(folders) == 4
+    assert (folder / "shared.txt").read_text() == "start\n"
+    for private in folders:
+        assert Path(private.path, "shared.txt").read_text() == f"start\n{private.path}\n"
 
 
 async def test_a_branch_without_a_private_folder_has_nothing_to_merge(session: Session, folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
 from sessiontree.config import FileSettings
 from sessiontree.core.messages import ToolCall
-from sessiontree.files.private_folder import list_private_folders, remove_private_folder
+from sessiontree.files.private_folder import get_folders_root, list_private_folders, remove_private_folder
 from sessiontree.files.snapshot_store import list_stores
 from tests.cli.conftest import Run
 from tests.files.conftest import interrupt_restore, run_git
@@ -232,6 +233,16 @@ def test_files_du_shows_the_folder(cli: Run, here: Path, talk: Path) -> None:
     (shown,) = json.loads(cli("files", "du", "--json"))
     assert (shown["folder"], shown["branches"]) == (str(here), 1)
     assert shown["bytes"] > 0
+
+
+def test_files_du_counts_private_folders_once(cli: Run, here: Path, talk: Path) -> None:
+    (here / "large").write_bytes(os.urandom(1 << 20))
+    cli("branch", str(talk), "cache", "--private")
+
+    (_, private) = json.loads(cli("files", "du", "--json"))
+
+    assert (private["folder"], private["branches"]) == (get_folders_root(), 1)
+    assert 1 << 20 <= private["bytes"] < 3 << 19
 
 
 def test_fetch_brings_a_branch_into_the_project_as_commits(cli: Run, here: Path, talk: Path) -> None:

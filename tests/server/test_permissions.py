@@ -67,6 +67,22 @@ async def test_a_run_without_a_mode_reports_denied_calls(env: ServerEnv) -> None
     assert "Permission denied" in str(env.models.model.requests[-1].messages[-1])
 
 
+async def test_the_first_snapshot_of_a_large_folder_reports_its_progress(
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessiontree.agent.file_recorder.MIN_REPORTED", 1)
+    (env.project / "first").write_text("1")
+    session = env.create_session()
+    async with client(env, permission_mode="allow-all") as web:
+        etag = (await web.get(f"/api/sessions/{session}/tree")).headers["etag"]
+        await web.post(f"/api/sessions/{session}/prompt", json={"text": "go"})
+        heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
+
+    found = [event.data for event in heard if event.kind == "snapshot"]
+    assert found
+    assert all(data["branch"] == "main" and data["done"] == data["total"] for data in found)
+
+
 async def test_a_question_is_an_event_and_a_request_answers_it(env: ServerEnv) -> None:
     session = env.create_session()
     async with client(env) as web:

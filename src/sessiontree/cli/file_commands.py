@@ -55,17 +55,18 @@ def _open_store(path: str | None = None) -> tuple[SnapshotStore, str]:
 @files.command(epilog="\b\nExample:\n  sessiontree files du")
 @json_option
 def du(as_json: bool) -> None:
-    """Show the disk use of all snapshots, by folder."""
+    """Show the disk use of all snapshots by folder, and that of private folders."""
+    from sessiontree.files.private_folder import count_private_bytes, get_folders_root, list_private_folders
     from sessiontree.files.snapshot_store import list_stores
 
-    stores = [(store, store.count_bytes(), len(store.list_branches())) for store in list_stores()]
+    used = [(store.folder, store.count_bytes(), len(store.list_branches())) for store in list_stores()]
+    if private := count_private_bytes():
+        used.append((get_folders_root(), private, len(list_private_folders())))
     if as_json:
-        echo_json([{"folder": store.folder, "bytes": size, "branches": count} for store, size, count in stores])
+        echo_json([{"folder": folder, "bytes": size, "branches": count} for folder, size, count in used])
         return
-    rows = [[f"{size / 1e6:.1f} MB", str(count), escape_line(store.folder)] for store, size, count in stores]
-    print_table(
-        [["size", "branches", "folder"], *rows, [f"{sum(item[1] for item in stores) / 1e6:.1f} MB", "", "total"]]
-    )
+    rows = [[f"{size / 1e6:.1f} MB", str(count), escape_line(folder)] for folder, size, count in used]
+    print_table([["size", "branches", "folder"], *rows, [f"{sum(item[1] for item in used) / 1e6:.1f} MB", "", "total"]])
 
 
 @files.command(epilog="\b\nExample:\n  sessiontree files log src/app.py --session @")

@@ -113,6 +113,18 @@ def list_private_folders(session: str | None = None) -> list[PrivateFolder]:
     return found
 
 
+def count_private_bytes() -> int:
+    """Return the disk use of all private folders, and of the checkouts that overlays share."""
+    total = 0
+    for root, folders, names in os.walk(get_folders_root()):
+        # A mounted overlay shows files that are counted where they are.
+        folders[:] = [name for name in folders if not os.path.ismount(os.path.join(root, name))]
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_blocks * 512
+    return total
+
+
 def _list_roots() -> list[str]:
     with suppress(FileNotFoundError):
         return [os.path.join(get_folders_root(), name) for name in sorted(os.listdir(get_folders_root()))]

@@ -92,6 +92,7 @@ class Swarm:
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
         permissions: Permissions | None = None,
+        snapshots: bool = False,
         budget: Budget | None = None,
         agent_budget: Budget | None = None,
         at: Place = "HEAD",
@@ -105,7 +106,8 @@ class Swarm:
 
         `agents` is the number of agents, or one `AgentSpec` for each. `max_agents` limits `scale`. `model` is a model
         or a model name; `model_of` finds other models by name. Pass `tools=None` if the executor chooses the tools.
-        `at` is the place where agents start. Without `permissions`, agents may use all of their tools.
+        `at` is the place where agents start. Without `permissions`, agents may use all of their tools. With
+        `snapshots`, agents that may change files work in private folders, and their files are saved.
         """
         _check_types(session, name, task, agents)
         found_tools = None if tools is None else resolve_tools(tools)
@@ -151,6 +153,7 @@ class Swarm:
             settings=settings or Config(),
             thinking=thinking,
             permissions=permissions,
+            snapshots=snapshots,
         )
         resources = AgentResources.create(model, model_of, settings, hooks, options)
         self._tool_names = self._definition.tools
@@ -200,14 +203,15 @@ class Swarm:
         system: str | Sequence[SystemPart] | None = None,
         thinking: str | None = None,
         permissions: Permissions | None = None,
+        snapshots: bool = False,
         override_saved: bool = False,
         executor: Executor | None = None,
         now: Callable[[], int] = _read_clock,
     ) -> Swarm:
         """Open a swarm of the session by its id or name. `start` then resumes it; finished work is not repeated.
 
-        Pass models, tools, hooks and a custom strategy again: they are not stored. Agents use the same tools as before,
-        out of `tools`. The stored system prompt and thinking level apply unless you pass others. With
+        Pass models, tools, hooks, `snapshots` and a custom strategy again: they are not stored. Agents use the same
+        tools as before, out of `tools`. The stored system prompt and thinking level apply unless you pass others. With
         `override_saved`, agents use exactly what you pass, whatever is stored.
         """
         swarms = SwarmTracker(session, id).read().swarms  # reads the whole session if it has no swarm with this id
@@ -224,6 +228,7 @@ class Swarm:
             settings=settings or Config(),
             thinking=created.thinking if thinking is None and not override_saved else thinking,
             permissions=permissions,
+            snapshots=snapshots,
         )
         resources = AgentResources.create(model, model_of, settings, hooks, options)
         swarm._tool_names = None if override_saved else created.tools

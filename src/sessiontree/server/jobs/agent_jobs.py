@@ -36,6 +36,7 @@ from sessiontree.hooks.events import (
     Notice,
     QueueChanged,
     RetryScheduled,
+    SnapshotProgress,
     ToolDenied,
     ToolEnd,
     ToolStart,
@@ -341,6 +342,8 @@ class _EventPublisher:
                 self._publish("tool", call=call.id, name=call.name, status="running", text=text)
             case ToolEnd(call=call):
                 self._publish("tool", call=call.id, name=call.name, status="ended")
+            case SnapshotProgress(done=done, total=total):
+                self._publish("snapshot", done=done, total=total)
             case QueueChanged(steering=steering, follow_up=follow_up):
                 self._publish("queue", steering=list(steering), followUp=list(follow_up))
             case _:

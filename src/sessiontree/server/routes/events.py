@@ -62,7 +62,8 @@ async def events(
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
     sessiontree_page: PageHeader = None,
 ) -> Response:
-    """Stream live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
+    """Stream live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `snapshot`,
+    `notice`.
 
     The stream continues after `Last-Event-ID` or `after`, which may be the ETag of a response; otherwise it starts now.
     """

@@ -125,6 +125,8 @@ class ExperimentOptions(TypedDict, total=False):
     """Whether a sequential experiment makes no more runs once there is a winner. Default: true."""
     permissions: Permissions | None
     """Permissions for the tool calls of all runs. Without them, all tools may be used."""
+    snapshots: bool
+    """Whether runs that may change files work in private folders, and their files are saved. Default: false."""
 
 
 class PlanOptions(TypedDict, total=False):
@@ -387,6 +389,7 @@ class Experiment:
             settings=arm.settings or self._options.get("settings") or Config(),
             thinking=arm.thinking,
             permissions=self._options.get("permissions"),
+            snapshots=self._options.get("snapshots", False),
         )
         async with open_branch_agent(branch, model, self._options.get("hooks"), options) as agent:
             agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)

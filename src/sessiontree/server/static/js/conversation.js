@@ -157,7 +157,7 @@ class MessageEditor extends Component {
 const StreamedText = ({ run }) => html`<article class="entry assistant streaming" aria-live="off">
   <header>
     <h2>Assistant</h2>
-    <span class="fact">${run.doing ? `running ${run.doing}` : "running"}</span><span class="pulse" aria-hidden="true"></span>
+    <span class="fact">${run.saving || (run.doing ? `running ${run.doing}` : "running")}</span><span class="pulse" aria-hidden="true"></span>
   </header>
   ${run.thinking && !run.text && html`<p class="thinking-now">${run.thinking.slice(-400)}</p>`}
   ${run.text && (run.html

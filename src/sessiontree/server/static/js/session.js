@@ -470,6 +470,7 @@ export class Session {
     else if (type === "delta") this.handleDelta(data);
     else if (type === "tool") this.handleTool(data);
     else if (type === "queue") this.handleQueue(data);
+    else if (type === "snapshot") this.handleSnapshot(data);
     else if (type === "run") this.handleRun(data);
     else if (type === "permission") this.handlePermission(data);
     else if (type === "notice") this.notify(data.text, data.level === "info" ? "" : "wrong");
@@ -524,6 +525,11 @@ export class Session {
   handleTool({ branch, name, status }) {
     const run = this.runs.get(branch);
     if (run) run.doing = status === "ended" ? "" : name;
+  }
+
+  handleSnapshot({ branch, done, total }) {
+    const run = this.runs.get(branch);
+    if (run) run.saving = done < total ? `saving files: ${done.toLocaleString("en")} of ${total.toLocaleString("en")}` : "";
   }
 
   handleQueue({ branch, steering, followUp }) {
@@ -711,6 +717,6 @@ export class Session {
 
 /** The streamed text of a run. `written` is the entry that contains it, until that entry is shown. */
 const createEmptyText = () => ({ text: "", html: "", thinking: "", tool: "", written: null });
-const createRun = () => ({ ...createEmptyText(), status: "started", doing: "", waiting: [], error: null });
-const endRun = (run, error = null) => ({ ...(run ?? createRun()), status: "ended", doing: "", waiting: [], error });
+const createRun = () => ({ ...createEmptyText(), status: "started", doing: "", saving: "", waiting: [], error: null });
+const endRun = (run, error = null) => ({ ...(run ?? createRun()), status: "ended", doing: "", saving: "", waiting: [], error });
 const isActive = (run) => run?.status === "started";
