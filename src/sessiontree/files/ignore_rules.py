@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from sessiontree.home import is_below
@@ -62,8 +62,14 @@ def build_exclude_text(folder: str, project: Project | None, user_rules: str) ->
         return _end_line(user_rules)
     sources = [(project.root, user_rules), (project.root, _read_text(os.path.join(project.common_dir, "info/exclude")))]
     sources += [(above, _read_text(os.path.join(above, RULES_NAME))) for above in _iter_folders_above(project, folder)]
+    return _translate_all(folder, project, tuple(sources))
+
+
+@lru_cache(maxsize=16)
+def _translate_all(folder: str, project: Project, sources: tuple[tuple[str, str], ...]) -> str:
+    """Return all rules as rules relative to a folder. They are the same for nearly every snapshot."""
     if _is_ignored(folder, project, sources):
-        return _end_line(user_rules)
+        return _end_line(sources[0][1])
     return "".join(_end_line(_translate(text, base, folder)) for base, text in sources)
 
 
