@@ -2,7 +2,14 @@
 
 import pytest
 
-from sessiontree.core.number_text import format_count, format_dollars, format_tokens, list_usage, pluralize
+from sessiontree.core.number_text import (
+    format_count,
+    format_dollars,
+    format_metric,
+    format_tokens,
+    list_usage,
+    pluralize,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +75,19 @@ def test_token_counts_are_short(count, words):
 )
 def test_usage_in_a_sentence_has_no_zeros(tokens, cost, words):
     assert list_usage(tokens, cost) == words
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "words"),
+    [
+        ("cost", -0.0128, "-$0.0128"),
+        ("tokens", 12_345.6, "12,346"),
+        ("time", -0.04, "0.0s"),
+        ("time", 61.25, "61.2s"),
+        ("exact", 1.0, "1"),
+        ("grade", 0.04661, "0.0466"),
+        ("cost", None, "-"),
+    ],
+)
+def test_values_of_a_metric_have_its_unit(metric, value, words):
+    assert format_metric(metric, value) == words

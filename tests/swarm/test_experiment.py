@@ -93,7 +93,7 @@ async def test_a_clearly_cheaper_arm_wins(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=30, model=build_model(one=0.01, length=0.05))
 
     assert result.winner == "short"
-    assert result.reason.startswith("lowest cost: 0.0")
+    assert result.reason.startswith("lowest cost: $0.0")
     short, long = result.arms
     assert short.failed == 0
     cost = long.metrics["cost"]

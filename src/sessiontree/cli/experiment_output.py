@@ -9,7 +9,7 @@ import click
 
 from sessiontree.cli.app import format_id
 from sessiontree.cli.output import ProgressTable, bold, dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.core.number_text import format_dollars, pluralize
+from sessiontree.core.number_text import format_dollars, format_metric, pluralize
 
 if TYPE_CHECKING:
     from sessiontree.swarm.experiment.experiment import ExperimentResult, ExperimentRun, RunProgress
@@ -50,7 +50,7 @@ def _format_run(run: ExperimentRun) -> str:
     if not run.ok:
         return f"{run.branch} failed: {run.error}"
     metrics = [*(name for name in ("cost", "tokens") if name in run.measured), "time", *run.scores]
-    return f"{run.branch} {', '.join(f'{name} {_format_metric(name, run.get_value(name))}' for name in metrics)}"
+    return f"{run.branch} {', '.join(f'{name} {format_metric(name, run.get_value(name))}' for name in metrics)}"
 
 
 def print_outlook(result: ExperimentResult, runs: int) -> None:
@@ -115,10 +115,10 @@ def _describe_trend(result: ExperimentResult) -> str:
     trend = result.trend
     assert trend is not None
     last = trend.points[-1]
-    lead = f"{trend.best} - {trend.second}: {_format_metric(result.metric, last.difference)}"
+    lead = f"{trend.best} - {trend.second}: {format_metric(result.metric, last.difference)}"
     if last.low is None or last.high is None:
         return f"{lead}; too few pairs of runs ({last.pairs}) for an interval"
-    bounds = f"{_format_metric(result.metric, last.low)} to {_format_metric(result.metric, last.high)}"
+    bounds = f"{format_metric(result.metric, last.low)} to {format_metric(result.metric, last.high)}"
     return f"{lead}, 95 % confidence interval {bounds}, after {pluralize(last.pairs, 'pair')} of runs"
 
 
@@ -129,7 +129,7 @@ def _describe_earlier_points(result: ExperimentResult) -> str:
     count = min(len(known), MAX_EARLIER_POINTS)
     steps = [known[(index + 1) * len(known) // count - 1] for index in range(count)]
     shown = (
-        f"{_format_metric(result.metric, point.low)} to {_format_metric(result.metric, point.high)} after "
+        f"{format_metric(result.metric, point.low)} to {format_metric(result.metric, point.high)} after "
         f"{pluralize(point.pairs, 'pair')}"
         for point in steps
     )
@@ -150,20 +150,6 @@ def _format_estimate(metric: str, estimate: Estimate) -> str:
     if estimate.mean is None:
         return "-"
     if estimate.low is None or estimate.high is None:
-        return _format_metric(metric, estimate.mean)
-    low, high = _format_metric(metric, estimate.low), _format_metric(metric, estimate.high)
-    return f"{_format_metric(metric, estimate.mean)} ({low} to {high})"
-
-
-def _format_metric(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    match metric:
-        case "cost":
-            return format_dollars(value)
-        case "tokens":
-            return f"{value:,.0f}"
-        case "time":
-            return f"{round(value, 1) + 0:.1f}s"  # avoid -0.0
-        case _:
-            return f"{value:.3g}"
+        return format_metric(metric, estimate.mean)
+    low, high = format_metric(metric, estimate.low), format_metric(metric, estimate.high)
+    return f"{format_metric(metric, estimate.mean)} ({low} to {high})"

@@ -36,6 +36,21 @@ def format_cost(cost: float) -> str:
     return f"${cost:.2f}" if cost >= 1 else format_dollars(cost).rstrip("0").ljust(5, "0")
 
 
+def format_metric(metric: str, value: float | None) -> str:
+    """Format a value of a metric with its unit: `cost`, `tokens`, `time` in seconds, or the name of a score."""
+    if value is None:
+        return "-"
+    match metric:
+        case "cost":
+            return format_dollars(value)
+        case "tokens":
+            return f"{value:,.0f}"
+        case "time":
+            return f"{round(value, 1) + 0:.1f}s"  # avoid -0.0
+        case _:
+            return f"{value:.3g}"
+
+
 def list_usage(tokens: float, cost: float) -> list[str]:
     """Format tokens and cost for running text, without zeros."""
     return [*([format_tokens(tokens)] if tokens else []), *([format_cost(cost)] if cost else [])]

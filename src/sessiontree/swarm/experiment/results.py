@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from sessiontree.core.entries import EXPERIMENT_RECORD, AgentAction, Entry, EntryId, JsonObject
 from sessiontree.core.heads import read_rename
 from sessiontree.core.messages import UsageSum, coerce_string, is_object
+from sessiontree.core.number_text import format_metric
 from sessiontree.session import Session
 from sessiontree.swarm.experiment.run_records import (
     MAX_RUNS,
@@ -338,7 +340,14 @@ def _choose_winner(
     found = (
         report_no_winner("")
         if unmeasured or is_open
-        else choose_winner(arms, plan.metric, plan.better, proportions=proportions, design=plan.design)
+        else choose_winner(
+            arms,
+            plan.metric,
+            plan.better,
+            proportions=proportions,
+            design=plan.design,
+            format_value=partial(_format_difference, plan.metric),
+        )
     )
     if found.winner is None and len(runs) < plan.total:
         return report_no_winner(f"{len(runs)} of {plan.total} runs are done{'' if stopped is None else f': {stopped}'}")
@@ -355,6 +364,10 @@ def _choose_winner(
             "compare by a score, or set a score for failed runs"
         )
     return found
+
+
+def _format_difference(metric: str, value: float) -> str:
+    return f"{value:.3g} s" if metric == "time" else format_metric(metric, value)  # times may differ by milliseconds
 
 
 def _trace_trend(plan: ExperimentPlan, runs: Sequence[ExperimentRun], *, proportions: bool) -> DifferenceTrend | None:
