@@ -216,7 +216,10 @@ def test_a_missing_model_is_the_only_error_reported(
         session.append(st.user("And?"))
         session.append(st.assistant("So.", provider="vanished", model="x"))
 
-    assert fails("pop", "speed") == "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set\n"
+    assert fails("pop", "speed") == (
+        "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set; "
+        "or write the summary yourself with --summary\n"
+    )
 
 
 # Compaction

@@ -43,7 +43,6 @@ from sessiontree.core.tree import Tree
 from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
-    from sessiontree.model.base import Model
     from sessiontree.ops.merge import CopyOutcome, MergeOutcome
     from sessiontree.ops.move_files import FilesChoice
     from sessiontree.ops.navigate import NavigateOutcome
@@ -82,16 +81,18 @@ class _Operation:
         self._setup = setup
         self._model_name = model
 
-    def resolve_model(self, branch: Branch) -> Model:
-        return self._setup.select_model(self._model_name, branch)
-
     def request_summary(self, branch: Branch, options: Mapping[str, str | None]) -> SummaryRequest:
         """Return a request for a summary by the model, with the instructions in the options."""
+        from sessiontree.model.selection import NoModel
         from sessiontree.ops.summarize import SummaryRequest
 
+        try:
+            model = self._setup.select_model(self._model_name, branch)
+        except NoModel as error:
+            raise NoModel(error.name, f"{error.reason}; or write the summary yourself with --summary") from error
         replacing = options.get("instructions")
         return SummaryRequest(
-            model=self.resolve_model(branch),
+            model=model,
             instructions=options.get("focus") or replacing,
             replace_instructions=replacing is not None,
             settings=self.settings.summary,

@@ -128,7 +128,8 @@ def search(
 ) -> None:
     """Search all entries of all branches, newest first.
 
-    An entry matches if it contains all terms of QUERY. A term is a word, "a phrase", or a prefix such as begin*.
+    An entry matches if it contains all terms of QUERY. A term is a text, also inside a word, "a phrase", or the
+    beginning of a word such as begin*.
     Filter by role with role:user, and by age with since:7d (12h, 2w, 2026-01-31).
     """
     _check_source_options(source, folder)
