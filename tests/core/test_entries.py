@@ -5,7 +5,17 @@ from typing import ClassVar
 import pytest
 from msgspec.structs import asdict
 
-from sessiontree.core.entries import HEAD_RECORD, Custom, CustomMessage, Entry, Label, Original, SessionInfo, Usage
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    Custom,
+    CustomMessage,
+    Entry,
+    Label,
+    Original,
+    SessionInfo,
+    Usage,
+    sort_by_line,
+)
 from sessiontree.core.messages import user
 from tests.builders import entry
 
@@ -98,3 +108,21 @@ def test_an_original_is_described_by_its_file_and_not_by_its_bytes():
     assert described.facts == ("claude",)
     assert described.data is None
     assert described.texts == ()
+
+
+def test_entries_of_several_sources_are_sorted_by_their_lines_in_the_file():
+    class Source:
+        def __init__(self, first):
+            self.first = first
+
+        def get_line(self, number):
+            return self.first + number
+
+    late, early = Source(10), Source(1)
+    entries = [
+        Entry(id=str(number), parent=None, type="message", number=number, source=source)
+        for source, number in [(late, 1), (late, 0), (early, 3)]
+    ]
+
+    assert sort_by_line(entries) == [2, 1, 0]
+    assert sort_by_line(entries[:2]) == [1, 0]

@@ -107,6 +107,10 @@ def test_a_message_in_our_form_is_accepted_as_it_is(message):
             {"role": "assistant", "content": [{**CALL, "arguments": '{"path"'}]},
         ),
         (
+            {"role": "assistant", "content": [{**CALL, "arguments": None}]},
+            {"role": "assistant", "content": [{**CALL, "arguments": {}}]},
+        ),
+        (
             {"role": "assistant", "content": [{**CALL, "arguments": '{"path": "\ud800"}'}]},
             {"role": "assistant", "content": [{**CALL, "arguments": '{"path": "\ud800"}'}]},
         ),

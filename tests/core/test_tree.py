@@ -459,3 +459,13 @@ def test_the_end_of_a_chain_is_a_leaf_and_a_label_on_it_is_not():
 
 def test_a_parent_that_comes_later_is_not_a_leaf():
     assert hang("b<a", "a").find_leaves() == ["b"]
+
+
+def test_a_whole_tree_has_nothing_more_to_load():
+    tree = grow("a>b")
+
+    tree.load()
+    tree.load_more()
+
+    assert ids(tree) == "ab"
+    assert not tree.is_partial
