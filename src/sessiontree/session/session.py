@@ -33,7 +33,7 @@ from sessiontree.session.branch import Branch
 from sessiontree.session.branch_operations import BranchOperations
 from sessiontree.session.entry_builder import Item, generate_id
 from sessiontree.session.session_base import BranchPosition, Place
-from sessiontree.store.base import IndexedStore, Store
+from sessiontree.store.base import Store, get_index
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,7 +193,8 @@ class Session(BranchOperations):
         if is_unloaded and isinstance(place, str) and place != "root" and not _is_entry_like(place):
             branch = None if place == "HEAD" else place.removeprefix(BRANCH_PREFIX)
             store, end = self._store, self._opened_end.cursor
-            find_ancestors = partial(store.find_ancestors, end) if isinstance(store, IndexedStore) else None
+            index = get_index(store)
+            find_ancestors = None if index is None else partial(index.find_ancestors, end)
             context = read_tail_context(store.read_backward(end), branch, find_ancestors)
             if context is not None:
                 return context

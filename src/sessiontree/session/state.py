@@ -23,7 +23,7 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import Conflict, InvalidOperation
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import find_entry, find_tail, has_id
-from sessiontree.store.base import Cursor, IndexedStore, LineChunk, Store
+from sessiontree.store.base import Cursor, LineChunk, Store, get_index
 
 READ_SIZE = 1 << 19
 """Bytes read at a time when the whole session is loaded."""
@@ -181,7 +181,8 @@ class SessionState:
 
     def _find_lines(self, ids: Sequence[EntryId]) -> Iterator[Entry | None]:
         """Yield for each id the last line before the first loaded one, found by the index of the store or its bytes."""
-        found = self.store.find_entries(self.cursor, ids) if isinstance(self.store, IndexedStore) else None
+        index = get_index(self.store)
+        found = None if index is None else index.find_entries(self.cursor, ids)
         for id in ids:
             if found is None:
                 yield find_entry(self.store.read_backward(self.cursor, self.start), id)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from threading import get_ident
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 from msgspec import Struct
 
@@ -198,7 +198,6 @@ def _iter_lines(store: Store, chunk: LineChunk) -> Iterator[bytes]:
         chunk = store.read(chunk.cursor, limit=PART_SIZE)
 
 
-@runtime_checkable
 class IndexedStore(Protocol):
     """A store that finds lines by entry id, as a database does."""
 
@@ -215,6 +214,11 @@ class IndexedStore(Protocol):
         Return `None` if the index cannot answer.
         """
         ...
+
+
+def get_index(store: Store) -> IndexedStore | None:
+    """Return the store if it finds lines by entry id. `isinstance` would import `inspect`, which takes long."""
+    return cast(IndexedStore, store) if hasattr(store, "find_ancestors") else None
 
 
 class FenceRaised(StoreError):
